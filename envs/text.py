@@ -1,0 +1,73 @@
+"""Conventions that all text environments share, and what a trainer needs to know of one.
+
+An environment is an ordinary Gymnasium environment whose observations and actions are strings.
+Its *family* lists its tasks, knows how to make the environment inside a sandbox (by import name,
+so that the trainer's process never imports the engine) and, where there is one, plays the expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) while long work goes on."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One episode to play. `options` is passed to `reset(options=…)` and must be JSON."""
+
+    id: str
+    kind: str
+    """Task type, for metrics by type."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExpertStep:
+    """What the expert saw and did."""
+
+    observation: str
+    action: str
+    admissible: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpertEpisode:
+    """One solved task: the observation before each action. The last action solves the task."""
+
+    task_id: str
+    kind: str
+    steps: tuple[ExpertStep, ...]
+
+
+class Family(Protocol):
+    """A configured environment family; constructing one is cheap, `prepare` does the work."""
+
+    name: str
+    entry_point: str
+    """`package.module:Class` of the Gymnasium environment, imported inside the sandbox."""
+    instructions: str
+    """System prompt for chat models: what the task is and how to answer."""
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Make or check the data this family needs; idempotent, cached by content.
+
+        Raises:
+            EnvDataError: data is missing or broken; the text says what to do.
+        """
+
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """Keyword arguments (JSON) for the class at `entry_point`."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Tasks of a split (`train`, `seen`, `unseen`) in a fixed order that depends on the configuration alone."""
+
+    def expert_episodes(self, split: str, count: int, seed: int, progress: Progress | None = None) -> Sequence[ExpertEpisode]:
+        """Episodes of the expert on the first `count` tasks of the split (unsolved ones left out)."""
+
+
+class EnvDataError(Exception):
+    """An environment's data is missing, incomplete or corrupt."""
