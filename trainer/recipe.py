@@ -1,0 +1,146 @@
+"""The typed recipe: every setting of a run, in one tree of pydantic models.
+
+Imports nothing heavy, so `roll --help`, `roll doctor` and the dashboard can read recipes at once.
+Unknown keys are refused; the loader names the nearest known one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EnvSection(Section):
+    name: str = "alfworld"
+    """A registered environment family (`roll doctor` lists them)."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """The family's own settings, checked by the family's model."""
+
+
+class TinyModel(Section):
+    """Shape of the Qwen3 decoder that is made when `policy.model` is `tiny`."""
+
+    hidden_size: PositiveInt = 96
+    layers: PositiveInt = 3
+    heads: PositiveInt = 3
+    kv_heads: PositiveInt = 3
+    head_dim: PositiveInt = 32
+    intermediate_size: PositiveInt = 256
+    max_length: PositiveInt = 1024
+
+
+class PolicySection(Section):
+    model: str = "tiny"
+    """`tiny` (made here, with a word tokenizer trained on expert episodes), a hub id, or a local folder."""
+    tiny: TinyModel = TinyModel()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class WarmstartSection(Section):
+    """Behaviour cloning of expert episodes before RL; cached by content."""
+
+    enabled: bool = True
+    games: PositiveInt = 3000
+    epochs: PositiveFloat = 3.0
+    learning_rate: PositiveFloat = 3e-3
+    batch_tokens: PositiveInt = 8192
+    noise: Fraction = 0.0
+    """Share of expert steps preceded by a random admissible action (the expert then recovers)."""
+
+
+class SandboxSection(Section):
+    runtime: Literal["process"] = "process"
+    count: PositiveInt = 32
+    """Sandboxes kept ready; one environment, one lease and one trajectory each."""
+    step_timeout_s: PositiveFloat = 30.0
+    lease_s: PositiveFloat = 60.0
+
+
+class RolloutSection(Section):
+    num_groups: PositiveInt = 12
+    """Groups (tasks) per optimiser batch."""
+    group_size: PositiveInt = 8
+    async_ratio: NonNegativeFloat = 1.0
+    """Largest staleness in policy versions; 0 is synchronous. Fractions interleave."""
+    max_turns: PositiveInt = 20
+    max_action_tokens: PositiveInt = 16
+    temperature: PositiveFloat = 1.0
+    constrained: bool = False
+    """Sample among the admissible commands only; the mask travels to the learner."""
+    invalid_action_penalty: NonNegativeFloat = 0.2
+    turn_penalty: NonNegativeFloat = 0.0
+    infra_retries: NonNegativeInt = 3
+    """Times a lost member of a group is played again before the group is given up."""
+    step_latency_s: NonNegativeFloat = 0.0
+    """Injected wait per environment step (benchmarks)."""
+
+
+class EngineSection(Section):
+    kind: Literal["local"] = "local"
+    slots: PositiveInt = 32
+    threads: PositiveInt = 1
+
+
+class LearnerSection(Section):
+    objective: Literal["grpo", "ppo", "decoupled_ppo", "reinforce"] = "grpo"
+    advantage: Literal["grpo", "rloo", "gigpo"] = "grpo"
+    aggregation: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
+    learning_rate: PositiveFloat = 3e-4
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+    iterations: PositiveInt = 40
+    """Rollout batches to learn from."""
+    epochs: PositiveInt = 1
+    minibatches: PositiveInt = 1
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    ratio_cap: PositiveFloat = 5.0
+    """Cap on the behaviour ratio w of decoupled PPO."""
+    kl_coef: NonNegativeFloat = 0.0
+    """k3 KL to the policy at the start of RL; 0: no reference is kept."""
+    entropy_coef: NonNegativeFloat = 0.0
+    gigpo_omega: NonNegativeFloat = 1.0
+    gigpo_gamma: Fraction = 0.95
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    row_tokens: PositiveInt = 512
+    """Length of a packed row; longer trajectories get a row of their own."""
+    rows_per_pass: PositiveInt = 16
+    """Rows forwarded at once (memory)."""
+    threads: PositiveInt = 1
+
+
+class EvalSection(Section):
+    splits: tuple[Literal["train", "seen", "unseen"], ...] = ("unseen",)
+    episodes: PositiveInt = 192
+    every: NonNegativeInt = 20
+    """Iterations between evaluations during training; 0: only before and after."""
+    temperature: NonNegativeFloat = 0.0
+
+
+class Recipe(Section):
+    """A run, whole."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
+    seed: int = 0
+    env: EnvSection = EnvSection()
+    policy: PolicySection = PolicySection()
+    warmstart: WarmstartSection = WarmstartSection()
+    sandbox: SandboxSection = SandboxSection()
+    rollout: RolloutSection = RolloutSection()
+    engine: EngineSection = EngineSection()
+    learner: LearnerSection = LearnerSection()
+    eval: EvalSection = EvalSection()
+    report_to: tuple[str, ...] = ("tensorboard",)
+    """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
+    checkpoint_every: PositiveInt = 20
+    output_dir: str = "runs"
