@@ -1,0 +1,60 @@
+# `make train` and `make test` work on a fresh clone; everything else is for those who work on the code.
+# PYTHON picks the interpreter, PIP_ARGS is handed to pip (an index with CPU builds of torch, say),
+# ARGS to roll or pytest: make train ARGS="--name second seed=1"
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PIP_ARGS ?=
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",*$$/\1/p' pyproject.toml)
+
+# Two threads that compete for few cores are several times slower than one on models this small.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help setup train smoke test check format bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(STAMP) ## make .venv with everything in it (does nothing when it is up to date)
+
+$(STAMP): pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "rocknroll needs CPython 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+# torch alone first: a CPU build from find-links or an extra index is then kept by what depends on it.
+	$(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) "$(TORCH)"
+	$(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -e ".[dev]"
+	touch $@
+
+train: setup ## teach an agent ALFWorld on this machine
+	$(BIN)/roll train recipes/alfworld.yaml $(ARGS)
+
+smoke: setup ## the whole loop at a small size: train, evaluate, look at what was played
+	$(BIN)/roll train recipes/alfworld-smoke.yaml --force $(ARGS)
+	$(BIN)/roll eval runs/alfworld-smoke --json
+	$(BIN)/roll inspect runs/alfworld-smoke
+
+test: setup ## all tests
+	$(BIN)/pytest -n logical --maxprocesses 8 $(ARGS)
+
+check: setup ## lint, format, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## every benchmark in its short form
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
+
+clean: ## remove the environment and caches; runs stay
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
