@@ -71,7 +71,6 @@ class RolloutSection(Section):
     group_size: PositiveInt = 8
     async_ratio: NonNegativeFloat = 1.0
     """Largest staleness in policy versions; 0 is synchronous. Fractions interleave."""
-    max_turns: PositiveInt = 20
     max_action_tokens: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     constrained: bool = False
@@ -80,6 +79,8 @@ class RolloutSection(Section):
     turn_penalty: NonNegativeFloat = 0.0
     infra_retries: NonNegativeInt = 3
     """Times a lost member of a group is played again before the group is given up."""
+    max_infra_error_rate: Fraction = 0.5
+    """The run stops when more than this share of the last episodes was lost to infrastructure."""
     step_latency_s: NonNegativeFloat = 0.0
     """Injected wait per environment step (benchmarks)."""
 
@@ -87,6 +88,8 @@ class RolloutSection(Section):
 class EngineSection(Section):
     kind: Literal["local"] = "local"
     slots: PositiveInt = 32
+    max_length: PositiveInt = 4096
+    """Tokens of context held for one trajectory; never more than the model's own limit."""
     threads: PositiveInt = 1
 
 
@@ -131,7 +134,7 @@ class Recipe(Section):
     """A run, whole."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
-    seed: int = 0
+    seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
     policy: PolicySection = PolicySection()
     warmstart: WarmstartSection = WarmstartSection()

@@ -1,0 +1,38 @@
+"""Environments of a rollout: one leased sandbox for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rocknroll.envs.remote import RemoteEnv
+from rocknroll.sandbox.fleet import Fleet
+
+
+class FleetEnvironments:
+    """Leases a sandbox from `fleet` for every episode and recycles it when the episode broke."""
+
+    def __init__(
+        self, fleet: Fleet, entry_point: str, kwargs: Mapping[str, Any], *, lease_s: float, step_timeout_s: float
+    ) -> None:
+        self._fleet = fleet
+        self._entry_point = entry_point
+        self._kwargs = kwargs
+        self._lease_s = lease_s
+        self._step_timeout_s = step_timeout_s
+
+    @asynccontextmanager
+    async def lease(self, owner: str) -> AsyncIterator[RemoteEnv]:
+        """A freshly leased environment; a broken or cancelled episode leaves no used sandbox behind.
+
+        Raises:
+            SandboxError: no sandbox can be had.
+        """
+        sandbox = await self._fleet.lease(owner=owner, ttl_s=self._lease_s)
+        broken = True
+        try:
+            yield RemoteEnv(sandbox, self._entry_point, self._kwargs, step_timeout_s=self._step_timeout_s)
+            broken = False
+        finally:
+            await sandbox.release(recycle=broken)
