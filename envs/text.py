@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 Progress = Callable[[int, int], None]
@@ -32,6 +33,8 @@ class ExpertStep:
     observation: str
     action: str
     admissible: tuple[str, ...] = ()
+    imitate: bool = True
+    """False for a random action that was put in so that the expert shows how to recover."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,18 @@ class Family(Protocol):
     def env_kwargs(self) -> Mapping[str, Any]:
         """Keyword arguments (JSON) for the class at `entry_point`."""
 
+    def data_folders(self) -> Sequence[Path]:
+        """Folders that an environment in a sandbox must be able to read."""
+
+    def content_key(self) -> str:
+        """Hash of everything that decides the tasks and expert episodes (configuration, versions)."""
+
     def tasks(self, split: str) -> Sequence[Task]:
         """Tasks of a split (`train`, `seen`, `unseen`) in a fixed order that depends on the configuration alone."""
 
-    def expert_episodes(self, split: str, count: int, seed: int, progress: Progress | None = None) -> Sequence[ExpertEpisode]:
+    def expert_episodes(
+        self, split: str, count: int, seed: int, *, noise: float = 0.0, progress: Progress | None = None
+    ) -> Sequence[ExpertEpisode]:
         """Episodes of the expert on the first `count` tasks of the split (unsolved ones left out)."""
 
 
