@@ -6,9 +6,18 @@ Unknown keys are refused; the loader names the nearest known one.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -16,7 +25,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EnvSection(Section):
@@ -133,7 +142,7 @@ class EvalSection(Section):
 class Recipe(Section):
     """A run, whole."""
 
-    name: str = Field(default="run", pattern=r"^[A-Za-z0-9._-]+$")
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
     seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
     policy: PolicySection = PolicySection()
@@ -147,3 +156,25 @@ class Recipe(Section):
     """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
     checkpoint_every: PositiveInt = 20
     output_dir: str = "runs"
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> Self:
+        tiny, rollout, learner = self.policy.tiny, self.rollout, self.learner
+        if tiny.heads % tiny.kv_heads:
+            raise ValueError(
+                f"`policy.tiny.heads` ({tiny.heads}) must be a multiple of `policy.tiny.kv_heads` ({tiny.kv_heads}),"
+                " because each key-value head serves the same number of query heads"
+            )
+        if learner.minibatches > rollout.num_groups:
+            raise ValueError(
+                f"`learner.minibatches` ({learner.minibatches}) must not exceed `rollout.num_groups`"
+                f" ({rollout.num_groups}), because a group is never split between minibatches"
+            )
+        if rollout.group_size < 2:
+            raise ValueError(
+                f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
+                f" `{learner.advantage}` compares the members of a group"
+            )
+        if not self.eval.splits:
+            raise ValueError("`eval.splits` must name at least one split, for example [unseen]")
+        return self

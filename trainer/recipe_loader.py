@@ -1,0 +1,228 @@
+"""From files and overrides to a `Recipe`, with errors that a person can act on.
+
+Files compose left to right (mappings merge, everything else is replaced), what a file `extends`
+comes before it, and `a.b=c` overrides come last. A name that is no path finds a recipe shipped in
+`rocknroll.recipes`, so `roll train alfworld` works outside a checkout. Every key remembers where it
+was set, so that an error can say so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rocknroll.trainer import recipe_yaml
+from rocknroll.trainer.errors import RecipeError
+from rocknroll.trainer.recipe import Recipe
+
+RECIPE_FILE = "recipe.yaml"
+"""The resolved recipe, in a run folder."""
+
+_NEAR = 0.6
+"""How alike (difflib) a known key must be to be suggested."""
+
+
+def load_recipe(names: Sequence[str | Path], overrides: Sequence[str] = ()) -> Recipe:
+    """Compose recipes and overrides and check the result.
+
+    Raises:
+        RecipeError: a file is missing or not YAML, a key is unknown, a value does not fit.
+    """
+    tree = _Tree()
+    for name in names:
+        _add_file(tree, find_recipe(name), ())
+    for override in overrides:
+        _add_override(tree, override)
+    return _check(tree)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Recipes inside the package, by name."""
+    folder = Path(str(resources.files("rocknroll.recipes")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file that `name` means: a path, or the name of a shipped recipe.
+
+    Raises:
+        RecipeError: there is neither; the text lists what there is.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir() and (path / RECIPE_FILE).is_file():
+        return path / RECIPE_FILE
+    shipped = shipped_recipes()
+    if str(name) in shipped:
+        return shipped[str(name)]
+    nearest = _nearest(path.stem, list(shipped))
+    raise RecipeError(
+        f"There is no recipe `{name}`: neither a file nor a shipped recipe has that name. {_did_you_mean(nearest)}"
+        f"Shipped: {', '.join(shipped) or 'none'}. Give a path to a YAML file or one of these names."
+    )
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The whole recipe as YAML; `load_recipe` reads it back as an equal recipe."""
+    return recipe_yaml.dump(recipe.model_dump(mode="json"))
+
+
+@dataclass
+class _Tree:
+    """Merged settings and, for each dotted key, the file or override that set it last."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def merge(self, layer: Mapping[str, Any], origin: str) -> None:
+        self._merge(self.values, layer, (), origin)
+
+    def origin(self, loc: tuple[str, ...]) -> str:
+        """Who set this key, or the nearest key above it."""
+        for depth in range(len(loc), 0, -1):
+            if loc[:depth] in self.origins:
+                return self.origins[loc[:depth]]
+        return "the recipe"
+
+    def _merge(self, into: dict[str, Any], layer: Mapping[str, Any], loc: tuple[str, ...], origin: str) -> None:
+        for key, value in layer.items():
+            here = (*loc, key)
+            self.origins[here] = origin
+            if isinstance(value, Mapping):
+                below = into.get(key)
+                into[key] = dict(below) if isinstance(below, Mapping) else {}
+                self._merge(into[key], value, here, origin)
+            else:
+                into[key] = value
+
+
+def _add_file(tree: _Tree, path: Path, chain: tuple[Path, ...]) -> None:
+    if path.resolve() in chain:
+        raise RecipeError(f"{path}: recipes extend each other in a circle. Take one `extends` out.")
+    try:
+        data = recipe_yaml.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: the recipe cannot be read: {error}. Check the file and its permissions.") from error
+    except ValueError as error:
+        raise RecipeError(f"{path}: not valid YAML: {error}. Correct the file there.") from error
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(f"{path}: a recipe is a mapping of keys to values, this is {_kind(data)}.")
+    for base in _bases(data.pop("extends", ()), path):
+        _add_file(tree, base, (*chain, path.resolve()))
+    tree.merge(data, str(path))
+
+
+def _bases(extends: Any, path: Path) -> list[Path]:
+    names = [extends] if isinstance(extends, str) else extends
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise RecipeError(f"{path}: `extends` must be a recipe's name or path, or a list of them; got {extends!r}.")
+    beside = [path.parent / name for name in names]
+    return [near if near.is_file() else find_recipe(name) for near, name in zip(beside, names, strict=True)]
+
+
+def _add_override(tree: _Tree, override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = tuple(key.split("."))
+    if not equals or not all(parts):
+        raise RecipeError(f"The override `{override}` is not of the form `section.key=value`.")
+    try:
+        value = recipe_yaml.parse(text)
+    except ValueError as error:
+        raise RecipeError(f"The override `{override}`: the value is not valid YAML: {error}.") from error
+    layer: dict[str, Any] = {parts[-1]: value}
+    for part in reversed(parts[:-1]):
+        layer = {part: layer}
+    tree.merge(layer, f"override `{override}`")
+
+
+def _check(tree: _Tree) -> Recipe:
+    try:
+        # Strict JSON: `true` is no number and "3" no integer, yet a list may become a tuple.
+        return Recipe.model_validate_json(json.dumps(tree.values), strict=True)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        raise RecipeError(" ".join(_explain(error, tree) for error in errors)) from invalid
+
+
+def _explain(error: ErrorDetails, tree: _Tree) -> str:
+    loc = tuple(str(part) for part in error["loc"])
+    key = ".".join(loc)
+    if error["type"] == "extra_forbidden":
+        return f"{tree.origin(loc)}: unknown key `{key}`. {_suggestion(loc)}"
+    if error["type"] == "value_error":
+        return f"{error['msg'].removeprefix('Value error, ')}."
+    expected = _EXPECTED.get(error["type"]) or error["msg"].replace("Input should be", "must be", 1)
+    return f"{tree.origin(loc)}: `{key}` {expected}, but is {json.dumps(error['input'])} ({_kind(error['input'])})."
+
+
+_EXPECTED = {
+    "model_type": "must be a section (a mapping)",
+    "dict_type": "must be a mapping",
+    "tuple_type": "must be a list, such as [a, b]",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text (quote it)",
+    "string_pattern_mismatch": "may hold letters, digits, `.`, `_` and `-` only, and not begin with `.` or `-`",
+}
+"""What pydantic's commonest complaints mean to the writer of a recipe, by error type."""
+
+
+def _suggestion(loc: tuple[str, ...]) -> str:
+    """The nearest key of the same section, else the same name in another, and what the section knows."""
+    *above, leaf = loc
+    section = ".".join(above)
+    siblings = [key.rpartition(".")[2] for key in known_keys() if key.rpartition(".")[0] == section]
+    elsewhere = [key for key in known_keys() if key.rpartition(".")[2] == leaf]
+    nearest = elsewhere or [".".join((*above, near)) for near in _nearest(leaf, siblings)]
+    where = f"`{section}` knows" if section else "A recipe knows"
+    return f"{_did_you_mean(nearest)}{where}: {', '.join(siblings)}."
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of a recipe, sections included."""
+    return _keys(Recipe, "")
+
+
+def _keys(model: type[BaseModel], prefix: str) -> list[str]:
+    found: list[str] = []
+    for name, info in model.model_fields.items():
+        found.append(prefix + name)
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            found += _keys(info.annotation, f"{prefix}{name}.")
+    return found
+
+
+def _nearest(word: str, known: Sequence[str]) -> list[str]:
+    return get_close_matches(word, known, n=1, cutoff=_NEAR)
+
+
+def _did_you_mean(keys: Sequence[str]) -> str:
+    return f"Did you mean {' or '.join(f'`{key}`' for key in keys)}? " if keys else ""
+
+
+_KINDS: dict[type, str] = {
+    bool: "a truth value",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "nothing",
+}
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), type(value).__name__)
