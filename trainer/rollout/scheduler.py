@@ -53,6 +53,7 @@ class _Open:
     index: int
     task: Task
     start_version: int
+    """Policy version at admission: no token of the group is older."""
     finished: dict[int, Trajectory] = field(default_factory=dict)
     failures: int = 0
 
@@ -113,11 +114,14 @@ class Scheduler:
     def take_batch(self) -> tuple[Group, ...] | None:
         """The groups to train on now, oldest first, or None while one that belongs in is unfinished."""
         ready = [g for g in self._open.values() if g.complete(self._group_size)]
-        waiting = [g for g in self._open.values() if not g.complete(self._group_size)]
-        if len(ready) < self._pacing.num_groups or any(self._due(g) for g in waiting):
+        if len(ready) < self._pacing.num_groups:
             return None
-        ready.sort(key=lambda g: (self._oldest(g), g.index))
+        ready.sort(key=lambda g: (g.start_version, g.index))
         batch = ready[: self._pacing.num_groups]
+        taken = {g.index for g in batch}
+        left = [g.start_version for g in self._open.values() if g.index not in taken]
+        if not self._pacing.may_wait(left, self._version):
+            return None
         for group in batch:
             del self._open[group.index]
             self._consumed.add(group.index)
@@ -176,13 +180,6 @@ class Scheduler:
         self._dropped.add(group.index)
         self._admitted -= 1
         self._queue = deque(e for e in self._queue if e.group != group.index)
-
-    def _oldest(self, group: _Open) -> int:
-        sampled = [t.oldest_version for t in group.finished.values() if t.action_mask.any()]
-        return min(sampled, default=group.start_version)
-
-    def _due(self, group: _Open) -> bool:
-        return self._pacing.due(min(group.start_version, self._oldest(group)), self._version)
 
     def _as_group(self, group: _Open) -> Group:
         members = tuple(group.finished[m] for m in range(self._group_size))

@@ -1,16 +1,17 @@
 """How far ahead of the learner rollouts may run.
 
 Staleness of a trajectory = version that consumes it − version of its oldest token, queue time
-included. It is bounded by *admission*: at policy version n at most (n + 1 + α)·N groups have ever
-been admitted, N groups making one batch. Then at most N unconsumed groups can have started at
-version n − ⌈α⌉ or earlier, so a batch that takes those first never has to throw work away:
-nothing is discarded for being old, and slow tasks are not starved.
+included. It is bounded by *admission*: at policy version n at most (n + 1 + α)·N groups have been
+admitted, N groups making one batch. So at most (1 + α)·N are open at once, and a batch that leaves
+behind only what later batches can still take in time never has to throw work away: nothing is
+discarded for being old, and slow tasks are not starved.
 Source: ROLL Flash (arXiv 2510.11345), the asynchronous ratio α, here without its aborts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -36,7 +37,13 @@ class Pacing:
         """Groups that may have been admitted since the start of the run while `version` is current."""
         return math.floor((version + 1 + self.async_ratio) * self.num_groups + 1e-9)
 
-    def due(self, start_version: int, version: int) -> bool:
-        """True if a group that began at `start_version` must be in the batch consumed at `version`,
-        because at the next version it would be too stale."""
-        return version + 1 - start_version > self.bound
+    def may_wait(self, starts: Sequence[int], version: int) -> bool:
+        """True if groups that began at the versions `starts` can all wait for batches after `version`.
+
+        Earliest-deadline-first feasibility: a group that began at v is due at v + bound, and the
+        batches up to a deadline d hold N·(d − version) groups.
+        """
+        return all(
+            sum(start + self.bound <= deadline for start in starts) <= self.num_groups * (deadline - version)
+            for deadline in range(version, version + self.bound)
+        )
