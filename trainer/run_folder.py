@@ -1,0 +1,156 @@
+"""A run's folder: what lies where, who may make it, and how its records are read.
+
+`runs/<name>/` holds `recipe.yaml` (the resolved recipe), `metrics.jsonl` (one row an iteration),
+`evaluations.jsonl`, `trajectories/*.parquet`, `checkpoints/` and, at the end, `report.html`.
+A last line that a killed writer left unfinished is not a record; a broken line before it is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocknroll.trainer.errors import RunFolderError
+from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.recipe_loader import RECIPE_FILE, dump_recipe, load_recipe
+from rocknroll.trainer.results import EvalResult
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One row of `evaluations.jsonl`."""
+
+    iteration: int
+    """Updates that the evaluated policy had seen; 0 is before RL."""
+    result: EvalResult
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and records of one run."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / RECIPE_FILE
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations_file(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def trajectories(self) -> Path:
+        return self.path / "trajectories"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def exists(self) -> bool:
+        """Whether there is a run here (and not merely a folder)."""
+        return self.recipe_file.is_file()
+
+    def recipe(self) -> Recipe:
+        """The recipe this run was started with."""
+        return load_recipe([self.recipe_file])
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Make the folder, and the recipe in it; the first thing a run writes."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = self.recipe_file.with_suffix(".tmp")
+        draft.write_text(dump_recipe(recipe), encoding="utf-8")
+        draft.replace(self.recipe_file)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Rows of `metrics.jsonl`, oldest first."""
+        return _read_rows(self.metrics_file)
+
+    def evaluations(self) -> list[Evaluation]:
+        """Rows of `evaluations.jsonl`, oldest first."""
+        rows = _read_rows(self.evaluations_file)
+        try:
+            return [Evaluation(row["iteration"], EvalResult.from_json(row)) for row in rows]
+        except (KeyError, TypeError) as error:
+            raise RunFolderError(f"{self.evaluations_file}: a row lacks {error}. Remove the row to go on.") from error
+
+    def append_evaluation(self, iteration: int, result: EvalResult) -> None:
+        """Add one evaluation."""
+        _append_row(self.evaluations_file, {"iteration": iteration, **result.to_json()})
+
+
+def new_run(recipe: Recipe, *, force: bool = False) -> RunFolder:
+    """Where this recipe's run goes; makes nothing. With `force` an earlier run there is removed.
+
+    Raises:
+        RunFolderError: something is there already and `force` is not given, or it is no run.
+    """
+    folder = RunFolder(Path(recipe.output_dir) / recipe.name)
+    if folder.path.is_dir() and not any(folder.path.iterdir()):
+        return folder
+    if not (folder.path.exists() or folder.path.is_symlink()):
+        return folder
+    if not folder.exists():
+        raise RunFolderError(
+            f"{folder.path} is in the way: it exists and is no run (there is no {RECIPE_FILE} in it), so it is left"
+            " alone. Choose another name with `--name`, or move it away."
+        )
+    if not force:
+        raise RunFolderError(
+            f"There is a run in {folder.path} already, and a run never overwrites another. Go on with it by"
+            f" `roll train --resume {folder.path}`, give the new one another name with `--name`, or replace the old"
+            " one with `--force`."
+        )
+    shutil.rmtree(folder.path)
+    return folder
+
+
+def open_run(path: Path) -> RunFolder:
+    """An existing run.
+
+    Raises:
+        RunFolderError: there is none.
+    """
+    folder = RunFolder(path)
+    if not folder.exists():
+        what = f"there is no {RECIPE_FILE} in it" if path.is_dir() else "there is no such folder"
+        near = sorted(
+            str(file.parent) for file in (path.parent if path.parent.is_dir() else Path()).glob("*/recipe.yaml")
+        )
+        runs = f" Runs beside it: {', '.join(near)}." if near else ""
+        raise RunFolderError(f"{path} is no run: {what}.{runs} Give the folder that `roll train` named.")
+    return folder
+
+
+def _append_row(file: Path, row: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
+def _read_rows(file: Path) -> list[dict[str, Any]]:
+    if not file.is_file():
+        return []
+    rows: list[dict[str, Any]] = []
+    lines = file.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):  # no newline after it: its writer was killed
+                break
+            raise RunFolderError(f"{file}, line {number}: not JSON ({error}). Remove the line to go on.") from error
+    return rows
