@@ -1,0 +1,176 @@
+"""Policies: the tiny one made here from nothing, and any causal LM from the hub or a folder.
+
+A policy is a pair (model, tokenizer). The tiny policy's tokenizer is plain words: a name and its
+number are two tokens, which generalises over objects far better than merging them (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rocknroll.trainer.recipe import TinyModel
+from rocknroll.trainer.render import ACTION_START, PlainRenderer, PolicyError
+
+__all__ = ["PolicyError", "build_tokenizer", "load_policy", "make_tiny", "save_policy"]
+
+SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", ACTION_START, "<unk>")
+WORDS = r"[^\W\d_]+|\d+|\S"
+"""A run of letters, a run of digits, or one other character. Space only separates."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def build_tokenizer(texts: Iterable[str], actions: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """A word tokenizer for the texts; ids go by frequency, then alphabet, so the order of the texts does not matter.
+
+    Raises:
+        PolicyError: one of the actions (which are texts, too) would not decode to itself.
+    """
+    splitter = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    spaces = pre_tokenizers.Split(Regex(r"\s+"), "removed")
+    splitting = pre_tokenizers.Sequence([spaces, splitter])
+    actions = sorted(set(actions))
+    counts: Counter[str] = Counter()
+    for text in (*texts, *actions):
+        counts.update(word for word, _ in splitting.pre_tokenize_str(text))
+    words = sorted(counts.keys() - set(SPECIAL_TOKENS), key=lambda word: (-counts[word], word))
+    vocabulary = {word: index for index, word in enumerate((*SPECIAL_TOKENS, *words))}
+    words_only = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words_only.pre_tokenizer = splitting
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=words_only,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        additional_special_tokens=[ACTION_START],
+        clean_up_tokenization_spaces=False,
+    )
+    _check_round_trip(tokenizer, actions)
+    return tokenizer
+
+
+def make_tiny(tiny: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+    """A Qwen3 decoder with random weights that depend on the seed alone; float32, tied embeddings."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=tiny.hidden_size,
+        intermediate_size=tiny.intermediate_size,
+        num_hidden_layers=tiny.layers,
+        num_attention_heads=tiny.heads,
+        num_key_value_heads=tiny.kv_heads,
+        head_dim=tiny.head_dim,
+        max_position_embeddings=tiny.max_length,
+        # Half of 1/sqrt(width): the customary 0.02 is meant for widths around a thousand.
+        initializer_range=0.5 / math.sqrt(tiny.hidden_size),
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Qwen3ForCausalLM = Qwen3ForCausalLM(config)
+    # Many layers add into the residual stream; without this its scale grows with depth (GPT-2, section 2.3).
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
+                weight.mul_(1 / math.sqrt(2 * tiny.layers))
+    model.train(False)
+    return model
+
+
+def load_policy(name_or_path: str, dtype: Literal["float32", "bfloat16"] = "float32") -> tuple[Any, Any]:
+    """Model and tokenizer of a hub id or a local folder.
+
+    Raises:
+        PolicyError: there is no such model, its folder is incomplete, or the hub cannot be reached.
+    """
+    folder = Path(name_or_path).expanduser()
+    local = folder.is_dir()
+    if local:
+        _check_folder(folder)
+    elif folder.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise PolicyError(
+            f"There is no folder {name_or_path}. Set `policy.model` to `tiny`, to a folder with a saved model, "
+            "or to a hub id such as Qwen/Qwen3-0.6B."
+        )
+    source = str(folder) if local else name_or_path
+    try:
+        AutoConfig.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if local:
+            advice = "The folder is damaged or of an unknown kind; save it again with `save_pretrained`."
+        else:
+            advice = (
+                "Check the id and the network (or HF_ENDPOINT), fetch it once with `hf download`, "
+                "or set `policy.model` to a local folder or to `tiny`."
+            )
+        raise PolicyError(f"The model {name_or_path} could not be loaded: {reason} {advice}") from error
+    return model.eval(), tokenizer
+
+
+def save_policy(model: Any, tokenizer: Any, folder: Path | str) -> None:
+    """Write both into one folder that `load_policy` reads. The folder is complete or absent, never half-written."""
+    target = Path(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fresh, old = work / "new", work / "old"
+        model.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
+        if target.exists():
+            target.rename(old)
+        try:
+            fresh.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise PolicyError(
+            f"The folder {folder} has no config.json, so it is not a saved model. "
+            "Point `policy.model` at a folder written by `save_pretrained`."
+        )
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise PolicyError(
+            f"The model folder {folder} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}). "
+            "Copy the tokenizer's files of the same model into it, or save them with `tokenizer.save_pretrained`."
+        )
+
+
+def _check_round_trip(tokenizer: PreTrainedTokenizerFast, actions: Iterable[str]) -> None:
+    renderer = PlainRenderer(tokenizer)
+    for action in actions:
+        decoded = renderer.action_text(renderer.action_ids(action))
+        if decoded != action:
+            raise PolicyError(
+                f"The plain word tokenizer turns the action {action!r} into {decoded!r}. It fits commands whose words "
+                "are separated by single spaces; for this environment use a model with its own tokenizer (`policy.model`)."
+            )
