@@ -171,6 +171,8 @@ class Player:
                 return Outcome.COMPLETED, bool(info.get("won", reward > 0))
             if truncated:
                 return Outcome.TRUNCATED, False
+            if generation.finish_reason == "length":
+                record.observe(list(self._renderer.close_ids))
             record.observe(self._renderer.following(observation))
         raise AssertionError("an episode ends by terminating, truncating or filling the context")
 

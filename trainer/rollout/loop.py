@@ -43,7 +43,8 @@ class _Evaluation:
     id: str
     tasks: Sequence[Task]
     temperature: float
-    waiting: deque[int]
+    waiting: deque[tuple[int, int]]
+    """(task index, attempt) still to be played."""
     done: dict[int, Trajectory] = field(default_factory=dict)
 
     @property
@@ -57,6 +58,7 @@ class _Job:
 
     source: Episode | _Evaluation
     index: int
+    attempt: int
 
 
 class RolloutLoop:
@@ -138,7 +140,9 @@ class RolloutLoop:
             while self._evaluation is not None:
                 await self._changed.wait()
             self._evaluations += 1
-            evaluation = _Evaluation(f"eval{self._evaluations}", tasks, temperature, deque(range(len(tasks))))
+            evaluation = _Evaluation(
+                f"eval{self._evaluations}", tasks, temperature, deque((i, 0) for i in range(len(tasks)))
+            )
             self._evaluation = evaluation
             self._changed.notify_all()
             try:
@@ -177,15 +181,15 @@ class RolloutLoop:
         """What a free slot plays now: an evaluation first, then what the scheduler admits."""
         if self._evaluation is not None:
             waiting = self._evaluation.waiting
-            return _Job(self._evaluation, waiting.popleft()) if waiting else None
+            return _Job(self._evaluation, *waiting.popleft()) if waiting else None
         episode = self._scheduler.next_episode() if self._training else None
-        return _Job(episode, episode.member) if episode is not None else None
+        return _Job(episode, episode.member, episode.attempt) if episode is not None else None
 
     async def _play(self, job: _Job) -> Trajectory:
         if isinstance(job.source, _Evaluation):
             task, name, temperature = (
                 job.source.tasks[job.index],
-                f"{job.source.id}.{job.index}",
+                f"{job.source.id}.{job.index}.{job.attempt}",
                 job.source.temperature,
             )
             return await self._player.play(name, job.source.id, task, temperature=temperature, seed=job.index)
@@ -199,7 +203,7 @@ class RolloutLoop:
             if trajectory.outcome in (Outcome.COMPLETED, Outcome.TRUNCATED):
                 job.source.done[job.index] = trajectory
             else:
-                job.source.waiting.append(job.index)
+                job.source.waiting.append((job.index, job.attempt + 1))
             return
         self.outcomes[trajectory.outcome] += 1
         if lost:
