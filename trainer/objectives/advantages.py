@@ -1,0 +1,120 @@
+"""Group-relative advantages as pure numpy functions: a group in, one array per member out.
+
+Each array has shape [n]: one value per action token of that trajectory, in order. Everything is
+float64 until it reaches the loss.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocknroll.trainer.trajectory import Group, Trajectory
+
+STD_EPSILON = 1e-6
+"""Added to the standard deviation, as in the reference implementations."""
+
+Array = NDArray[np.float64]
+
+
+class AdvantageConfig(Protocol):
+    """The settings an advantage may read; `recipe.LearnerSection` has them."""
+
+    @property
+    def gigpo_omega(self) -> float: ...
+    @property
+    def gigpo_gamma(self) -> float: ...
+
+
+class Advantage(Protocol):
+    """Advantage of every action token of every member of a group.
+
+    Raises:
+        ValueError: the group lacks what the estimator needs.
+    """
+
+    def __call__(self, group: Group, cfg: AdvantageConfig, /) -> tuple[Array, ...]: ...
+
+
+def standardised(values: Array) -> Array:
+    """`(x − mean)/(std + 1e-6)` with the sample standard deviation (n − 1), as TRL and verl do.
+
+    Equal values, and a single one, give exactly 0: there is nothing to prefer.
+    """
+    if len(values) < 2 or bool((values == values[0]).all()):
+        return np.zeros(len(values))
+    return np.asarray((values - values.mean()) / (values.std(ddof=1) + STD_EPSILON))
+
+
+def grpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
+    """Return of the episode, standardised over the group (Shao et al. 2024); the same for all its tokens."""
+    return _spread(group, standardised(group.rewards))
+
+
+def rloo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
+    """Return minus the mean return of the *other* members (Ahmadian et al. 2024); a lone member gets 0."""
+    rewards, size = group.rewards, len(group.trajectories)
+    if size < 2 or bool((rewards == rewards[0]).all()):
+        return _spread(group, np.zeros(size))
+    return _spread(group, (rewards - rewards.mean()) * size / (size - 1))
+
+
+def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
+    """`A_episode + ω·A_step` (GiGPO, Feng et al. 2025, eq. 8).
+
+    A_step standardises the discounted returns `Σ_k γ^(k−t)·r_k` over all turns of the group taken
+    in an identical anchor state (`Turn.state_hash`); a state seen once gives 0.
+
+    Raises:
+        ValueError: a turn has no state hash.
+    """
+    episode = standardised(group.rewards)
+    visits: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    returns = [discounted_returns(trajectory, cfg.gigpo_gamma) for trajectory in group.trajectories]
+    for member, trajectory in enumerate(group.trajectories):
+        for turn, played in enumerate(trajectory.turns):
+            if not played.state_hash:
+                raise ValueError(
+                    f"gigpo needs the state each action was taken in, and turn {turn} of trajectory {trajectory.id} has "
+                    "none: the environment must give `state_hash` in `info`, or use `advantage: grpo`"
+                )
+            visits[played.state_hash].append((member, turn))
+    step = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
+    for places in visits.values():
+        values = standardised(np.array([returns[member][turn] for member, turn in places]))
+        for (member, turn), value in zip(places, values, strict=True):
+            step[member][turn] = value
+    return tuple(
+        episode[member] + cfg.gigpo_omega * per_token(trajectory, step[member])
+        for member, trajectory in enumerate(group.trajectories)
+    )
+
+
+ADVANTAGES: Mapping[str, Advantage] = {"grpo": grpo, "rloo": rloo, "gigpo": gigpo}
+
+
+def discounted_returns(trajectory: Trajectory, gamma: float) -> Array:
+    """`Σ_{k≥t} γ^(k−t)·r_k` for each turn t, shape [turns]."""
+    returns = np.zeros(len(trajectory.turns))
+    following = 0.0
+    for turn in reversed(range(len(returns))):
+        following = trajectory.turns[turn].reward + gamma * following
+        returns[turn] = following
+    return returns
+
+
+def per_token(trajectory: Trajectory, per_turn: Array) -> Array:
+    """Spread one value per turn over the action tokens of that turn, shape [n]; action tokens outside turns get 0."""
+    values = np.zeros(len(trajectory.token_ids))
+    for turn, value in zip(trajectory.turns, per_turn, strict=True):
+        values[turn.start : turn.end] = value
+    return np.asarray(values[trajectory.action_mask])
+
+
+def _spread(group: Group, per_member: Array) -> tuple[Array, ...]:
+    pairs = zip(group.trajectories, per_member, strict=True)
+    return tuple(np.full(int(trajectory.action_mask.sum()), value) for trajectory, value in pairs)
