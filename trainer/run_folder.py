@@ -1,7 +1,7 @@
 """A run's folder: what lies where, who may make it, and how its records are read.
 
 `runs/<name>/` holds `recipe.yaml` (the resolved recipe), `metrics.jsonl` (one row an iteration),
-`evaluations.jsonl`, `trajectories/*.parquet`, `checkpoints/` and, at the end, `report.html`.
+`evaluations.jsonl`, `trajectories/*.parquet`, `checkpoints/` and, at the end, `policy/` and `report.html`.
 A last line that a killed writer left unfinished is not a record; a broken line before it is an error.
 """
 
@@ -54,6 +54,11 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def policy(self) -> Path:
+        """The trained policy, once the run is over."""
+        return self.path / "policy"
 
     @property
     def report(self) -> Path:
