@@ -106,6 +106,8 @@ class LearnerSection(Section):
     objective: Literal["grpo", "ppo", "decoupled_ppo", "reinforce"] = "grpo"
     advantage: Literal["grpo", "rloo", "gigpo"] = "grpo"
     aggregation: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
+    constant_length: PositiveInt = 64
+    """What `sequence_sum` divides a trajectory's sum by (Dr.GRPO)."""
     learning_rate: PositiveFloat = 3e-4
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegativeInt = 0
@@ -124,10 +126,8 @@ class LearnerSection(Section):
     gigpo_gamma: Fraction = 0.95
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: PositiveFloat = 1.0
-    row_tokens: PositiveInt = 512
-    """Length of a packed row; longer trajectories get a row of their own."""
-    rows_per_pass: PositiveInt = 16
-    """Rows forwarded at once (memory)."""
+    pass_tokens: PositiveInt = 8192
+    """Tokens forwarded at once (memory); a longer trajectory gets a pass of its own."""
     threads: PositiveInt = 1
 
 
