@@ -172,5 +172,5 @@ def _check_round_trip(tokenizer: PreTrainedTokenizerFast, actions: Iterable[str]
         if decoded != action:
             raise PolicyError(
                 f"The plain word tokenizer turns the action {action!r} into {decoded!r}. It fits commands whose words "
-                "are separated by single spaces; for this environment use a model with its own tokenizer (`policy.model`)."
+                "are separated by single spaces; here, use a model with its own tokenizer."
             )
