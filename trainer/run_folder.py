@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,14 @@ def open_run(path: Path) -> RunFolder:
         runs = f" Runs beside it: {', '.join(near)}." if near else ""
         raise RunFolderError(f"{path} is no run: {what}.{runs} Give the folder that `roll train` named.")
     return folder
+
+
+def by_split(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
+    """Evaluations of each split, oldest first."""
+    splits: dict[str, list[Evaluation]] = {}
+    for row in evaluations:
+        splits.setdefault(row.result.split, []).append(row)
+    return splits
 
 
 def _append_row(file: Path, row: Mapping[str, Any]) -> None:

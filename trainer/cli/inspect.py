@@ -1,0 +1,145 @@
+"""`roll inspect`: a run at a glance, its trajectories, or one of them turn by turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocknroll.trainer.cli.boundary import DebugOption
+from rocknroll.trainer.cli.output import JsonOption, print_json
+from rocknroll.trainer.errors import RunFolderError
+from rocknroll.trainer.run_folder import RunFolder, open_run
+
+if TYPE_CHECKING:
+    from rocknroll.trainer.cli.trajectory_view import Decode
+    from rocknroll.trainer.trajectory import Trajectory
+
+Stored = tuple[int, "Trajectory"]
+"""A trajectory and the iteration that learned from it."""
+
+
+def inspect(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    trajectory: Annotated[str | None, typer.Argument(help="Id of a trajectory, or how it begins.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the trajectories.")] = False,
+    iteration: Annotated[int | None, typer.Option(help="Only what this iteration learned from.")] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show a run, list its trajectories, or read one of them.
+
+    Examples:
+
+      roll inspect runs/alfworld
+
+      roll inspect runs/alfworld --list --iteration 3
+
+      roll inspect runs/alfworld g12.4
+    """
+    folder = open_run(run)
+    if trajectory is not None:
+        _show_one(folder, _find(folder, trajectory, iteration), as_json)
+    elif listing:
+        _list(folder, iteration, as_json)
+    else:
+        _summarise(folder, as_json)
+
+
+def _summarise(folder: RunFolder, as_json: bool) -> None:
+    if not as_json:
+        from rocknroll.trainer.cli.tables import run_summary
+
+        run_summary(folder, sys.stdout)
+        return
+    metrics = folder.metrics()
+    rows = [{"iteration": row.iteration, **row.result.to_json()} for row in folder.evaluations()]
+    last = metrics[-1] if metrics else {}
+    finished = folder.policy.is_dir()
+    print_json(
+        {
+            "run": str(folder.path),
+            "iterations": len(metrics),
+            "finished": finished,
+            "evaluations": rows,
+            "last_metrics": last,
+        }
+    )
+
+
+def _list(folder: RunFolder, iteration: int | None, as_json: bool) -> None:
+    from rocknroll.trainer.cli.trajectory_view import headline
+
+    if as_json:
+        rows = [
+            {"id": t.id, "iteration": at, "outcome": t.outcome.value, "success": t.success, "reward": t.reward}
+            for at, t in _stored(folder, iteration)
+        ]
+        print_json({"run": str(folder.path), "trajectories": rows})
+        return
+    for at, stored in _stored(folder, iteration):
+        print(headline(at, stored))
+
+
+def _show_one(folder: RunFolder, found: Stored, as_json: bool) -> None:
+    from rocknroll.trainer.cli import trajectory_view
+
+    decode = _decoder(folder)
+    if as_json:
+        print_json(trajectory_view.as_json(*found, decode))
+    else:
+        print("\n".join(trajectory_view.as_lines(*found, decode)))
+
+
+def _stored(folder: RunFolder, iteration: int | None) -> Iterator[Stored]:
+    from rocknroll.trainer.storage import read_trajectories
+
+    return ((at, t) for at, t in read_trajectories(folder.trajectories) if iteration in (None, at))
+
+
+def _find(folder: RunFolder, wanted: str, iteration: int | None) -> Stored:
+    """The trajectory with this id, else the only one whose id begins so.
+
+    Raises:
+        RunFolderError: there is none, or more than one.
+    """
+    matches = [stored for stored in _stored(folder, iteration) if stored[1].id.startswith(wanted)]
+    exact = [stored for stored in matches if stored[1].id == wanted]
+    chosen = exact or matches
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        some = ", ".join(stored[1].id for stored in chosen[:6])
+        raise RunFolderError(f"{len(chosen)} trajectories begin with `{wanted}` ({some}, …). Give more of the id.")
+    some = ", ".join(stored[1].id for stored in islice(_stored(folder, iteration), 6))
+    raise RunFolderError(
+        f"There is no trajectory `{wanted}` in {folder.path}. "
+        + (f"It holds, for example: {some}; `--list` shows all." if some else "It holds none yet.")
+    )
+
+
+def _decoder(folder: RunFolder) -> Decode:
+    """The tokenizer that the run's policy was saved with.
+
+    Raises:
+        RunFolderError: nothing was saved yet.
+    """
+    from tokenizers import Tokenizer
+
+    saved = [folder.policy / "tokenizer.json", *sorted(folder.checkpoints.glob("*/tokenizer.json"))]
+    file = next((path for path in saved if path.is_file()), None)
+    if file is None:
+        raise RunFolderError(
+            f"{folder.path} holds no tokenizer yet, so its trajectories cannot be read as text. The first checkpoint"
+            " brings one; try again after it, or go on with the run."
+        )
+    tokenizer = Tokenizer.from_file(str(file))
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    return decode

@@ -1,0 +1,129 @@
+"""A run's report: one HTML file with the learning curve, made from the run's folder alone.
+
+Can be made at any time, also of a run that was interrupted; holds its charts inline and loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from rocknroll.trainer.chart import Series, line_chart
+from rocknroll.trainer.recipe_loader import dump_recipe
+from rocknroll.trainer.results import EvalResult
+from rocknroll.trainer.run_folder import Evaluation, RunFolder, by_split
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 760px; margin: 2rem auto; padding: 0 1rem; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
+.grid { stroke: currentColor; opacity: .15; }
+table { border-collapse: collapse; } td, th { padding: .2rem .9rem .2rem 0; text-align: right; }
+td:first-child, th:first-child { text-align: left; } .lead { font-size: 1.2rem; }
+pre { overflow-x: auto; }
+"""
+
+Row = dict[str, float]
+
+
+def write(folder: RunFolder) -> Path:
+    """Write `report.html` into the run's folder and return its path."""
+    metrics, evaluations = folder.metrics(), folder.evaluations()
+    recipe = folder.recipe()
+    title = f"{recipe.name}: {recipe.env.name}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        *_headlines(evaluations),
+        _section("Success", _learning_curve(metrics, evaluations)),
+        _section("By kind of task", _kinds(evaluations)),
+        _section("Reward", _lines(metrics, {"train/reward": "training"}, "mean return")),
+        _section("Where time goes", _idle(metrics)),
+        _section("Throughput", _lines(metrics, {"rollout/tokens_per_s": "generated"}, "tokens per second")),
+        _section("Staleness", _staleness(metrics)),
+        f"<details><summary>Recipe</summary><pre>{escape(dump_recipe(recipe))}</pre></details>",
+    ]
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>"
+    )
+    draft = folder.report.with_suffix(".tmp")
+    draft.write_text(page, encoding="utf-8")
+    draft.replace(folder.report)
+    return folder.report
+
+
+def _headlines(evaluations: Sequence[Evaluation]) -> list[str]:
+    lines = []
+    for split, rows in by_split(evaluations).items():
+        first, last = rows[0].result, rows[-1].result
+        lines.append(
+            f'<p class="lead">{escape(split)}: {_rate(first)} before RL, <b>{_rate(last)}</b> after'
+            f" {rows[-1].iteration} iterations ({last.episodes} games, greedy unless the recipe says otherwise).</p>"
+        )
+    return lines
+
+
+def _rate(result: EvalResult) -> str:
+    low, high = result.ci95
+    return f"{result.success_rate:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def _learning_curve(metrics: Sequence[Row], evaluations: Sequence[Evaluation]) -> str:
+    curves = [
+        Series(
+            f"{split} (95%)",
+            [(row.iteration, row.result.success_rate) for row in rows],
+            [(row.iteration, *row.result.ci95) for row in rows],
+        )
+        for split, rows in by_split(evaluations).items()
+    ]
+    sampled = Series("training, sampled", _points(metrics, "train/success"), faint=True)
+    return line_chart([*curves, sampled], x_label="iteration", y_label="success", percent=True)
+
+
+def _kinds(evaluations: Sequence[Evaluation]) -> str:
+    tables = []
+    for split, rows in by_split(evaluations).items():
+        before, after = rows[0].result, rows[-1].result
+        body = "".join(
+            f"<tr><td>{escape(kind)}</td><td>{after.by_kind[kind].episodes}</td>"
+            f"<td>{before.by_kind[kind].success_rate:.0%}</td><td>{after.by_kind[kind].success_rate:.0%}</td></tr>"
+            for kind in sorted(before.by_kind.keys() & after.by_kind.keys())
+        )
+        head = f"<tr><th>{escape(split)}</th><th>games</th><th>before</th><th>after</th></tr>"
+        tables.append(f"<table>{head}{body}</table>")
+    return "".join(tables)
+
+
+def _idle(metrics: Sequence[Row]) -> str:
+    parts = {"idle/engine": "engine", "idle/environments": "environments", "idle/learner": "learner"}
+    series = [Series(label, _points(metrics, key)) for key, label in parts.items()]
+    return line_chart(series, x_label="iteration", y_label="idle share", percent=True)
+
+
+def _staleness(metrics: Sequence[Row]) -> str:
+    chart = _lines(metrics, {"staleness/mean": "mean", "staleness/max": "oldest"}, "policy versions")
+    ages = sorted({key for row in metrics for key in row if key.startswith("staleness/share_")}, key=_age)
+    rows = "".join(
+        f"<tr><td>{_age(key)}</td><td>{sum(row.get(key, 0.0) for row in metrics) / len(metrics):.1%}</td></tr>"
+        for key in ages
+    )
+    return f"{chart}<table><tr><th>versions behind</th><th>trajectories</th></tr>{rows}</table>" if rows else chart
+
+
+def _age(key: str) -> int:
+    return int(key.rpartition("_")[2])
+
+
+def _lines(metrics: Sequence[Row], keys: dict[str, str], y_label: str) -> str:
+    series = [Series(label, _points(metrics, key)) for key, label in keys.items()]
+    return line_chart(series, x_label="iteration", y_label=y_label)
+
+
+def _points(metrics: Sequence[Row], key: str) -> list[tuple[float, float]]:
+    return [(row["iteration"], row[key]) for row in metrics if key in row]
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{escape(title)}</h2>{body}" if body else ""
