@@ -1,0 +1,14 @@
+"""One thread for each test process, no telemetry, no hub: set before anything imports torch."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+for name, value in {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}.items():
+    os.environ.setdefault(name, value)
+
+# A loaded machine may take any time for any example; pytest-timeout catches what hangs.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
