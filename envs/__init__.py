@@ -1,0 +1,15 @@
+"""Gymnasium environments whose observations and actions are text.
+
+Importing this package registers their ids; the engines are imported when one is made.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+gymnasium.register(
+    id="rocknroll/AlfWorld-v0",
+    entry_point="rocknroll.envs.alfworld.env:AlfWorldEnv",
+    kwargs={"config": {"train_games": 60, "seen_games": 12, "unseen_games": 12, "max_steps": 50}},
+)
+"""A few generated games, made in seconds at the first reset; pass your own `config` for more."""

@@ -1,0 +1,42 @@
+"""What every benchmark here prints: a table for people, one JSON object for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures were taken: processor, cores, memory, load, Python."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def emit(name: str, ratios: Mapping[str, float], figures: Mapping[str, Any], as_json: bool) -> None:
+    """Print the result. With `as_json` the last line of stdout is the JSON object, otherwise it is a table."""
+    if as_json:
+        print(json.dumps({"name": name, "ratios": dict(ratios), "figures": dict(figures), "machine": machine()}))
+        return
+    print(name)
+    for label, value in ratios.items():
+        print(f"  {label:<32} {value:8.2f} x")
+    for label, value in figures.items():
+        print(f"  {label:<32} {value}")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,89 @@
+"""What a trainer knows of ALFWorld: its tasks, how to make the environment, and its expert.
+
+Nothing here imports the engine; games and expert episodes are made in worker processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, translations
+from rocknroll.envs.alfworld.episodes import content_key, expert_episodes
+from rocknroll.envs.alfworld.games import library
+from rocknroll.envs.text import ExpertEpisode, Progress, Task
+
+INSTRUCTIONS = (
+    "You are in a house and have one household task. After each observation, answer with exactly one command and nothing "
+    "else. Commands: look, inventory, go to RECEPTACLE, open RECEPTACLE, close RECEPTACLE, take OBJECT from RECEPTACLE, "
+    "move OBJECT to RECEPTACLE, examine THING, use OBJECT, heat OBJECT with RECEPTACLE, cool OBJECT with RECEPTACLE, "
+    "clean OBJECT with RECEPTACLE, slice OBJECT with OBJECT. Names come with their numbers, as in `go to cabinet 1`."
+)
+
+
+class AlfWorldFamily:
+    """A configured set of ALFWorld games."""
+
+    name = "alfworld"
+    entry_point = "rocknroll.envs.alfworld.env:AlfWorldEnv"
+    instructions = INSTRUCTIONS
+
+    def __init__(self, config: AlfWorldConfig | Mapping[str, Any] | None = None) -> None:
+        """
+        Raises:
+            pydantic.ValidationError: the configuration is impossible or has an unknown key.
+            EnvDataError: official data is asked for and not there.
+        """
+        self.config = (
+            config if isinstance(config, AlfWorldConfig) else AlfWorldConfig.model_validate(dict(config or {}))
+        )
+        self._library = library(self.config)
+
+    @property
+    def data_root(self) -> Path:
+        """The folder that holds `json_2.1.1`, for the official loader."""
+        return self._library.root
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Make or check the games.
+
+        Raises:
+            EnvDataError: games are missing and cannot be made.
+        """
+        self._library.prepare(progress)
+
+    def env_kwargs(self) -> dict[str, Any]:
+        """Arguments of the environment class, as JSON."""
+        return {"config": self.config.model_dump(mode="json")}
+
+    def tasks(self, split: str) -> list[Task]:
+        """One task for each game of a split."""
+        return [
+            Task(
+                id=f"{Path(ref.path).parent.parent.name}/{Path(ref.path).parent.name}",
+                kind=ref.kind,
+                options={"game": ref.path},
+            )
+            for ref in self._library.games(split)
+        ]
+
+    def data_folders(self) -> list[Path]:
+        """Where games and their translations lie; translations may be written, too, and are not needed."""
+        return [self._library.root, translations(self.config)]
+
+    def content_key(self) -> str:
+        """Hash of everything that decides tasks and expert episodes."""
+        return content_key(
+            self.config, [(task.id, task.options["game"]) for split in SPLITS for task in self.tasks(split)]
+        )
+
+    def expert_episodes(
+        self, split: str, count: int, seed: int, *, noise: float = 0.0, progress: Progress | None = None
+    ) -> list[ExpertEpisode]:
+        """Solved episodes of the expert on the first `count` tasks of a split, cached on disk.
+
+        `noise`: chance that a random admissible command comes before a command of the expert's; it is
+        marked `imitate=False`.
+        """
+        return expert_episodes(self.config, self.tasks(split)[:count], seed, noise, progress)

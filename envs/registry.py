@@ -1,0 +1,43 @@
+"""Environment families by name, imported only when one is asked for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, cast
+
+from rocknroll.envs.text import Family
+
+FAMILIES: dict[str, str] = {
+    "alfworld": "rocknroll.envs.alfworld.family:AlfWorldFamily",
+}
+"""Name -> `package.module:Class`; the class takes the family's configuration as a mapping."""
+
+
+class UnknownFamily(LookupError):
+    """No environment family of that name."""
+
+
+def family(name: str, config: Mapping[str, Any] | None = None) -> Family:
+    """Make a configured family. `name` is a registered one or `package.module:Class`.
+
+    Raises:
+        UnknownFamily: there is none; the text has the nearest name and the list.
+        pydantic.ValidationError: the family refuses the configuration.
+        EnvDataError: data that the configuration names is missing.
+    """
+    target = FAMILIES.get(name, name)
+    module, colon, attribute = target.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(name, FAMILIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UnknownFamily(
+            f"there is no environment family {name!r}.{hint} Known: {', '.join(sorted(FAMILIES))}; "
+            "or give your own as `package.module:Class`."
+        )
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownFamily(f"the environment family {target!r} cannot be imported: {error}") from error
+    return cast(Family, found(dict(config or {})))
