@@ -79,8 +79,8 @@ def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
         for turn, played in enumerate(trajectory.turns):
             if not played.state_hash:
                 raise ValueError(
-                    f"gigpo needs the state each action was taken in, and turn {turn} of trajectory {trajectory.id} has "
-                    "none: the environment must give `state_hash` in `info`, or use `advantage: grpo`"
+                    f"gigpo needs the state each action was taken in, and turn {turn} of trajectory {trajectory.id} "
+                    "has none: the environment must give `state_hash` in `info`, or use `advantage: grpo`"
                 )
             visits[played.state_hash].append((member, turn))
     step = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]

@@ -43,7 +43,7 @@ class PolicyLoss(Protocol):
 
 
 def ratio(log_numerator: Tensor, log_denominator: Tensor, mask: Tensor) -> Tensor:
-    """`exp(log_numerator − log_denominator)`, clamped to ±LOG_RATIO_LIMIT in the exponent; 1 where the mask is false."""
+    """`exp(log_numerator − log_denominator)`, the exponent clamped to ±LOG_RATIO_LIMIT; 1 where the mask is false."""
     difference = torch.where(mask, log_numerator, 0.0) - torch.where(mask, log_denominator, 0.0)
     return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
@@ -98,7 +98,7 @@ USES_PROXIMAL = frozenset({"ppo", "grpo", "decoupled_ppo"})
 
 
 def k3_kl(logp: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
-    """Per-token estimate of KL(π_θ ‖ π_ref): `ρ − log ρ − 1` with `ρ = π_ref/π_θ` (Schulman 2020, k3); 0 where masked."""
+    """k3 estimate of KL(π_θ ‖ π_ref): `ρ − log ρ − 1` with `ρ = π_ref/π_θ` (Schulman 2020); 0 where masked."""
     log_rho = torch.where(mask, reference, 0.0) - torch.where(mask, logp, 0.0)
     log_rho = log_rho.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return log_rho.exp() - log_rho - 1

@@ -1,0 +1,130 @@
+"""What a learner's checkpoint holds besides transformers' own files, and which checkpoints are whole.
+
+A checkpoint is written in a staging folder and renamed when it is complete, so a folder named
+`checkpoint-<step>` is always whole, whenever the process was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rocknroll.trainer.experience import Experience
+from rocknroll.trainer.storage import StorageError, read_groups, write_groups
+from rocknroll.trainer.trajectory import Group
+
+KEPT = 2
+"""Checkpoints that stay: the newest, and one to go back to."""
+
+STATE_FILE = "learner.json"
+GROUPS_FILE = "pending.parquet"
+LOGPROBS_FILE = "pending.npz"
+FORMAT = 1
+
+
+class CheckpointError(Exception):
+    """A checkpoint is missing or broken; the text says which and what to do."""
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """The learner's own part of a checkpoint."""
+
+    version: int
+    stream: Mapping[str, Any]
+    pending: PendingBatch | None
+    """The batch in the middle of which the checkpoint was taken."""
+
+
+@dataclass(frozen=True)
+class PendingBatch:
+    """What cannot be recomputed of a half-trained batch: its groups, and forwards under weights that are gone."""
+
+    groups: tuple[Group, ...]
+    metrics: Mapping[str, float]
+    steps_done: int
+    proximal: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
+    reference: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
+
+
+def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: Experience | None) -> None:
+    """Write the learner's part into `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state: dict[str, Any] = {"format": FORMAT, "version": version, "stream": dict(stream), "pending": None}
+    if pending is not None:
+        state["pending"] = {"steps_done": pending.steps_done, "metrics": pending.metrics}
+        write_groups(folder / GROUPS_FILE, pending.groups)
+        arrays = {f"proximal/{member}": values for member, values in pending.proximal.items()}
+        arrays |= {f"reference/{member}": values for member, values in pending.reference.items()}
+        with (folder / LOGPROBS_FILE).open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+    (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+
+
+def read_state(folder: Path) -> LearnerState:
+    """The learner's part of a checkpoint.
+
+    Raises:
+        CheckpointError: a file of it is missing or broken.
+    """
+    try:
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        if state["format"] != FORMAT:
+            raise ValueError(f"format {state['format']}, expected {FORMAT}")
+        pending = None
+        if state["pending"] is not None:
+            with np.load(folder / LOGPROBS_FILE) as arrays:
+                saved = {name: arrays[name] for name in arrays.files}
+            pending = PendingBatch(
+                groups=tuple(read_groups(folder / GROUPS_FILE)),
+                metrics=state["pending"]["metrics"],
+                steps_done=int(state["pending"]["steps_done"]),
+                proximal=_by_member(saved, "proximal/"),
+                reference=_by_member(saved, "reference/"),
+            )
+        return LearnerState(version=int(state["version"]), stream=state["stream"], pending=pending)
+    except (OSError, ValueError, KeyError, TypeError, StorageError) as error:
+        raise CheckpointError(
+            f"{folder} is not a usable checkpoint: {type(error).__name__}: {error}. "
+            "Remove that folder to resume from the one before it."
+        ) from error
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The checkpoint with the most steps in a run's `checkpoints` folder.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = _checkpoints(folder)
+    if not found:
+        raise CheckpointError(f"{folder} holds no checkpoint: the run ended before its first one. Start it anew.")
+    return found[-1]
+
+
+def promote(staged: Path, folder: Path) -> None:
+    """Give a finished checkpoint its place and remove the oldest beyond KEPT."""
+    target = folder / staged.name
+    if target.exists():
+        shutil.rmtree(target)
+    staged.replace(target)
+    for old in _checkpoints(folder)[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    steps = {path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("checkpoint-*")}
+    return [path for _, path in sorted((int(match[1]), path) for path, match in steps.items() if match)]
+
+
+def _by_member(
+    saved: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]], prefix: str
+) -> dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    return {int(name.removeprefix(prefix)): values for name, values in saved.items() if name.startswith(prefix)}

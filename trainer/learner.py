@@ -1,0 +1,402 @@
+"""The learner: TRL's base trainer over a live stream of trajectory groups.
+
+get_batch → advantages, proximal and reference log-probabilities → epochs × minibatches optimiser
+steps → publish, once per policy version. One dataloader item is everything one optimiser step
+needs; packed passes are looped inside the step and weighed by the token weights of the whole step,
+so how a step is cut into passes changes nothing. From transformers' Trainer come optimiser,
+schedule, clipping, trackers and checkpoints; a resumed run continues bit by bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+from transformers import PrinterCallback, TrainerCallback
+from transformers.modeling_utils import PreTrainedModel
+
+from rocknroll.trainer.checkpoint import (
+    CheckpointError,
+    PendingBatch,
+    newest_checkpoint,
+    promote,
+    read_state,
+    write_state,
+)
+from rocknroll.trainer.experience import Experience, Minibatch, PerToken, prepare
+from rocknroll.trainer.iteration_record import IterationRecord
+from rocknroll.trainer.logprobs import action_logprobs
+from rocknroll.trainer.metrics_log import MetricsLog
+from rocknroll.trainer.objectives.losses import POLICY_LOSSES, USES_PROXIMAL, k3_kl, regularised
+from rocknroll.trainer.packed_attention import use_packed_attention
+from rocknroll.trainer.packing import PackedPass, plan
+from rocknroll.trainer.policy import save_policy
+from rocknroll.trainer.recipe import LearnerSection
+from rocknroll.trainer.stream import Batch, Stream, StreamStopped
+from rocknroll.trainer.training_arguments import tensorboard, training_arguments
+from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model
+
+__all__ = ["Batch", "Learner", "LearnerDiverged", "Stream", "StreamStopped"]
+
+
+class LearnerDiverged(Exception):
+    """A loss or gradient became NaN or infinite. The weights are still those of the step before."""
+
+
+class Learner(StreamTrainer):
+    """Trains `model` in place on what `stream` gives, for `section.iterations` policy versions.
+
+    Files in `run_dir`: `metrics.jsonl`, `checkpoints/`, `tensorboard/`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        stream: Stream,
+        section: LearnerSection,
+        run_dir: Path,
+        report_to: Sequence[str] = ("tensorboard",),
+        seed: int = 0,
+        temperature: float = 1.0,
+        checkpoint_every: int = 20,
+        on_iteration: Callable[[Mapping[str, float]], None] | None = None,
+    ) -> None:
+        self.section = section
+        self.version = 0
+        self._stream = stream
+        self._run_dir = run_dir
+        self._temperature = temperature
+        self._checkpoint_every = checkpoint_every
+        self._on_iteration = on_iteration
+        self._metrics = MetricsLog(run_dir / "metrics.jsonl")
+        self._current: Experience | None = None
+        self._record = IterationRecord()
+        self._stop_requested = threading.Event()
+        self._waiting = False
+        self._staging: Path | None = None
+        self._saved_step = -1
+        use_packed_attention(model)
+        disable_dropout_in_model(model)
+        self._reference = copy.deepcopy(model).requires_grad_(False).eval() if section.kl_coef > 0 else None
+        super().__init__(
+            model=model,
+            args=training_arguments(section, run_dir, report_to, seed, use_cpu=model.device.type == "cpu"),
+            processing_class=tokenizer,
+            callbacks=[_Flow(self), *tensorboard(run_dir, report_to)],
+        )
+        self.remove_callback(PrinterCallback)
+        if self.accelerator.num_processes > 1:
+            raise NotImplementedError("the learner runs in one process; start it without torchrun")
+
+    # The four calls a run makes.
+
+    def learn(self, *, resume: bool = False) -> bool:
+        """Train to the last iteration; True when it was reached, False when `request_stop` ended it before.
+
+        Ctrl-C lets the optimiser step in hand finish, writes a checkpoint, and then raises.
+
+        Raises:
+            KeyboardInterrupt: after that checkpoint was written.
+            CheckpointError: `resume`, and there is no usable checkpoint.
+            LearnerDiverged: a loss or gradient is not finite.
+        """
+        torch.set_num_threads(self.section.threads)
+        with self._interruptible() as interrupted:
+            try:
+                self._train(newest_checkpoint(self._checkpoints) if resume else None)
+            finally:
+                self._stream.stop()
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        return self.version >= self.section.iterations
+
+    def request_stop(self) -> None:
+        """End after the optimiser step in hand, with a checkpoint; from any thread.
+
+        A learner that waits for a batch ends when that batch arrives or the stream raises StreamStopped.
+        """
+        self._stop_requested.set()
+
+    def save_policy(self, folder: Path) -> None:
+        """Write model and tokenizer as a folder that `load_policy` reads."""
+        save_policy(self.model, self.processing_class, folder)
+
+    def _train(self, checkpoint: Path | None) -> None:
+        if checkpoint is not None and (version := read_state(checkpoint).version) >= self.section.iterations:
+            # The Trainer would train one more step.
+            self._load_from_checkpoint(str(checkpoint))
+            self.version = version
+        else:
+            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+    # What transformers' Trainer asks for.
+
+    def get_train_dataloader(self) -> Any:
+        """The live stream as it is: accelerate's loaders would fetch one batch ahead, and wait for it for ever."""
+        return _Minibatches(self)
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Loss of one minibatch (sum over its packed passes); gradients are accumulated into `model`."""
+        experience = self._current
+        assert experience is not None
+        minibatch: Minibatch = inputs["minibatch"]
+        began = time.perf_counter()
+        model.train()
+        total = torch.zeros((), device=self.args.device)
+        for packed in plan([experience.trajectories[m] for m in minibatch.members], self.section.pass_tokens):
+            members = [minibatch.members[index] for index in packed.members]
+            weights = torch.from_numpy(minibatch.weights[list(packed.members)]).float().to(total.device)
+            loss = (weights[:, None] * self._token_losses(model, packed, experience, members)).sum()
+            if not math.isfinite(loss.item()):
+                raise self._diverged("loss", loss.item())
+            self.accelerator.backward(loss)
+            total += loss.detach()
+        self._record.train_s += time.perf_counter() - began
+        return total
+
+    def _token_losses(
+        self, model: nn.Module, packed: PackedPass, experience: Experience, members: Sequence[int]
+    ) -> Tensor:
+        """Loss of each action token, [S, A], 0 where there is none."""
+        section = self.section
+        logp, entropy = action_logprobs(model, packed, self._temperature)
+        if not section.entropy_coef:
+            entropy = entropy.detach()
+        device = logp.device
+        behaviour = _flat([t.logprobs[t.action_mask] for t in (experience.trajectories[m] for m in members)], device)
+        advantage = _flat([experience.advantages[m] for m in members], device)
+        proximal = _flat([experience.proximal[m] for m in members], device) if experience.proximal else logp.detach()
+        mask = packed.mask.to(device)
+        loss, stats = POLICY_LOSSES[section.objective](
+            packed.rows(logp), packed.rows(behaviour), packed.rows(proximal), packed.rows(advantage), mask, section
+        )
+        kl = None
+        if section.kl_coef:
+            reference = _flat([experience.reference[m] for m in members], device)
+            kl = k3_kl(packed.rows(logp), packed.rows(reference), mask)
+            self._record.add("objective/kl_reference", kl[mask])
+        self._record.add("logp", logp)
+        self._record.add("behaviour", behaviour)
+        self._record.add("proximal", proximal)
+        self._record.add("objective/entropy", entropy)
+        for name, value in stats.items():
+            self._record.add(f"objective/{name}", value[mask])
+        return regularised(
+            loss, mask, entropy=packed.rows(entropy), entropy_coef=section.entropy_coef, kl=kl, kl_coef=section.kl_coef
+        )
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clips, and refuses to let a broken gradient reach the optimiser."""
+        norm = super()._clip_grad_norm(model)
+        if not math.isfinite(float(norm)):
+            raise self._diverged("gradient norm", float(norm))
+        return norm
+
+    def _diverged(self, what: str, value: float) -> LearnerDiverged:
+        return LearnerDiverged(
+            f"The {what} is {value} at policy version {self.version}, optimiser step {self.state.global_step}. The "
+            "weights of the step before are intact; lower `learner.learning_rate` and resume from the last checkpoint."
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """One row per iteration, to `metrics.jsonl`, the trackers and `on_iteration`; not the Trainer's summary."""
+        if "train_runtime" in logs:
+            return
+        row = {"iteration": float(self.version), **logs, **self._record.metrics()}
+        self._record = IterationRecord()
+        super().log(dict(row), start_time)
+        self._metrics.append(row)
+        if self._on_iteration is not None:
+            self._on_iteration(row)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._staging) if self._staging is not None else str(super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """The learner's state and transformers' files, staged and then renamed into place."""
+        self._staging = self._checkpoints / "staging"
+        shutil.rmtree(self._staging, ignore_errors=True)
+        staged = self._staging / f"checkpoint-{self.state.global_step}"
+        try:
+            write_state(staged, self.version, self._stream.state_dict(), self._current)
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._staging = None
+        promote(staged, self._checkpoints)
+        self._saved_step = self.state.global_step
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Also takes up the learner's own state: it runs once, after the weights are in place."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        state = read_state(Path(checkpoint))
+        self.version = state.version
+        self._stream.load_state_dict(state.stream)
+        self._metrics.keep_until(state.version)
+        if state.pending is not None:
+            self._current = self._restore(state.pending)
+
+    # What the flow of batches needs.
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._run_dir / "checkpoints"
+
+    def minibatches(self) -> Iterator[Minibatch]:
+        """Minibatches of the batch in hand, then of every batch to come; ends with the last iteration or the stream."""
+        while self.version < self.section.iterations:
+            if self._current is None:
+                try:
+                    self._current = self._receive()
+                except (StreamStopped, KeyboardInterrupt):
+                    self._stop_requested.set()
+                    return
+            yield self._current.minibatches[self._current.steps_done]
+
+    def _receive(self) -> Experience:
+        """Wait for the next batch and compute what its steps need from forward passes of the weights as they are."""
+        began = time.perf_counter()
+        self._waiting = True
+        try:
+            batch = self._stream.next_batch(self.version)
+        finally:
+            self._waiting = False
+        self._record.wait_s += time.perf_counter() - began
+        began = time.perf_counter()
+        experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
+        members = experience.with_gradient
+        if len(experience.minibatches) > 1 and self.section.objective in USES_PROXIMAL:
+            experience.proximal = self._score(self.model, experience, members)
+        if self._reference is not None:
+            experience.reference = self._score(self._reference, experience, members)
+        self._record.prepare_s += time.perf_counter() - began
+        return experience
+
+    @torch.no_grad()
+    def _score(self, model: PreTrainedModel, experience: Experience, members: Sequence[int]) -> dict[int, PerToken]:
+        """Log-probabilities of the members' action tokens under `model`."""
+        scored: dict[int, PerToken] = {}
+        for packed in plan([experience.trajectories[m] for m in members], self.section.pass_tokens):
+            logp, _ = action_logprobs(model, packed, self._temperature)
+            sizes = packed.mask.sum(1).tolist()
+            for index, values in zip(packed.members, logp.cpu().split(sizes), strict=True):
+                scored[members[index]] = values.numpy()
+        return scored
+
+    def _restore(self, pending: PendingBatch) -> Experience:
+        batch = Batch(groups=pending.groups, metrics=pending.metrics)
+        experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
+        experience.steps_done = pending.steps_done
+        experience.proximal, experience.reference = pending.proximal, pending.reference
+        return experience
+
+    def begin(self, resumed: bool) -> None:
+        """Before the first step: the reference policy, the engine's weights, the rollouts."""
+        if self._reference is not None:
+            self._load_or_keep_reference(resumed)
+        if resumed:
+            self._stream.publish(self.version, self.model.state_dict())
+        self._stream.start()
+
+    def _load_or_keep_reference(self, resumed: bool) -> None:
+        """The reference is the policy at the start of RL, also for a run that is resumed."""
+        assert self._reference is not None
+        file = self._checkpoints / "reference.safetensors"
+        if resumed:
+            if not file.exists():
+                raise CheckpointError(f"{file} is missing: this run began with `learner.kl_coef=0`, so keep it at 0")
+            load_model(self._reference, file)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_model(self._reference, str(file))
+
+    def after_step(self, control: Any) -> None:
+        """Count the step; after a batch's last one publish, log and perhaps save."""
+        experience = self._current
+        assert experience is not None
+        experience.steps_done += 1
+        if experience.steps_done == len(experience.minibatches):
+            self._current = None
+            self.version += 1
+            began = time.perf_counter()
+            self._stream.publish(self.version, self.model.state_dict())
+            self._record.publish_s += time.perf_counter() - began
+            self._record.batch = experience.metrics
+            control.should_log = True
+            last = self.version == self.section.iterations
+            control.should_save = last or self.version % self._checkpoint_every == 0
+        if self._stop_requested.is_set():
+            control.should_save = control.should_training_stop = True
+
+    def after_stream(self, control: Any) -> None:
+        """When the stream gave no more: end, and save what no step has saved."""
+        if self._stop_requested.is_set():
+            control.should_training_stop = True
+            control.should_save = self.state.global_step != self._saved_step
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[threading.Event]:
+        """Ctrl-C asks for a stop; while the learner only waits, it ends the wait. A second one interrupts at once."""
+        interrupted = threading.Event()
+        if threading.current_thread() is not threading.main_thread():
+            yield interrupted
+            return
+
+        def on_interrupt(_signal: int, _frame: Any) -> None:
+            again = interrupted.is_set()
+            interrupted.set()
+            self.request_stop()
+            if again or self._waiting:
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield interrupted
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class _Minibatches:
+    """The learner's minibatches as what the Trainer takes for a dataloader; it has no length."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def __iter__(self) -> Iterator[dict[str, Minibatch]]:
+        return ({"minibatch": minibatch} for minibatch in self._learner.minibatches())
+
+
+class _Flow(TrainerCallback):
+    """Tells the learner where the Trainer is."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._learner.begin(resumed=state.global_step > 0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._learner.after_step(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._learner.after_stream(control)
+
+
+def _flat(per_token: Sequence[np.ndarray[Any, Any]], device: torch.device) -> Tensor:
+    """Per-trajectory arrays as one float32 tensor [N]."""
+    return torch.from_numpy(np.concatenate(per_token).astype(np.float32, copy=False)).to(device)

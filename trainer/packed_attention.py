@@ -1,0 +1,80 @@
+"""Causal attention that keeps the trajectories of a packed row apart, for any Hugging Face decoder.
+
+Registered with transformers' AttentionInterface. The boundary table travels as the 4-D
+"attention mask", which transformers hands through to the attention function unchanged; an integer
+dtype marks it, since real masks are boolean or floating. Each trajectory is attended to on its own
+by the causal kernel: no mask, no T² memory, exact by construction. Without a boundary table the
+function is plain SDPA with SDPA's masks, so the model still generates as before.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "rocknroll_packed"
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Variants of attention that change the scores and that SDPA cannot express."""
+
+
+def use_packed_attention(model: PreTrainedModel) -> None:
+    """Switch `model` to this attention. Copies that share its config object switch with it."""
+    model.set_attn_implementation(NAME)
+
+
+def boundary_mask(boundaries: Tensor) -> Tensor:
+    """The boundary table [S + 1] in the shape in which a model forward hands it through."""
+    return boundaries.view(1, 1, 1, -1)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention over `query`, `key`, `value` [1, heads, T, head_dim]; returns [1, T, heads, head_dim].
+
+    Dropout is ignored on packed rows: the ratio of two forwards of one policy must be one of weights.
+
+    Raises:
+        NotImplementedError: the model's attention is of a kind in UNSUPPORTED.
+    """
+    if attention_mask is None or attention_mask.is_floating_point() or attention_mask.dtype == torch.bool:
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return output, None
+    for name in UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f"packed attention cannot express `{name}`, which {type(module).__name__} uses")
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    edges = attention_mask.flatten().tolist()
+    sizes = [end - start for start, end in pairwise(edges)]
+    parts = []
+    for q, k, v in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
+        length = q.shape[2]
+        if sliding_window is not None and length > sliding_window:
+            band = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().triu(1 - sliding_window)
+            parts.append(scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling))
+        else:
+            parts.append(scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling))
+    return torch.cat(parts, dim=2).transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, packed_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
