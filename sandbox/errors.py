@@ -1,0 +1,167 @@
+"""One vocabulary for everything that can go wrong with a sandbox.
+
+An infrastructure failure reaches its caller as one of these; it is never a reward and never a
+crash of the run. `kind` is the stable code that events, metrics and the wire carry; a kind that
+arrives over the wire becomes the same class again through `from_wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class SandboxError(Exception):
+    """Base of all sandbox failures."""
+
+    kind: ClassVar[str] = "sandbox_error"
+
+
+class SpecInvalid(SandboxError):
+    """The specification or a request can never work, however often it is tried."""
+
+    kind = "spec_invalid"
+
+
+class RuntimeUnavailable(SandboxError):
+    """This machine cannot run sandboxes of the asked kind; the text says what is missing."""
+
+    kind = "runtime_unavailable"
+
+
+class SocketPathTooLong(SpecInvalid):
+    """A Unix socket path is longer than the kernel accepts (107 bytes)."""
+
+    kind = "socket_path_too_long"
+
+
+class StartFailed(SandboxError):
+    """A sandbox did not come up. `permanent`: trying again would end the same way."""
+
+    kind = "start_failed"
+
+    def __init__(self, message: str, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class StartTimeout(StartFailed):
+    """A sandbox did not answer within `spec.start_timeout_s`; nothing of it is left."""
+
+    kind = "start_timeout"
+
+
+class SandboxLost(SandboxError):
+    """The sandbox died or stopped answering while it was in use."""
+
+    kind = "sandbox_lost"
+
+
+class RequestTimeout(SandboxLost):
+    """The agent did not answer a request in time."""
+
+    kind = "request_timeout"
+
+
+class ProtocolError(SandboxError):
+    """The other side of a channel broke the protocol (frame too large, no JSON, unknown operation)."""
+
+    kind = "protocol_error"
+
+
+class LeaseLost(SandboxError):
+    """The lease expired, was released, or someone else holds the sandbox now."""
+
+    kind = "lease_lost"
+
+
+class StaleToken(LeaseLost):
+    """The agent refused a request because it has seen a newer fencing token."""
+
+    kind = "stale_token"
+
+
+class FleetExhausted(SandboxError):
+    """No sandbox of this fleet can ever become READY; the text says why the last one failed."""
+
+    kind = "fleet_exhausted"
+
+
+class FleetClosed(SandboxError):
+    """The fleet was closed."""
+
+    kind = "fleet_closed"
+
+
+class LeaseTimeout(SandboxError):
+    """No sandbox became READY within the time the caller was willing to wait."""
+
+    kind = "lease_timeout"
+
+
+class ExecFailed(SandboxError):
+    """A command ended with a non-zero exit code (raised by `ExecResult.check` only)."""
+
+    kind = "exec_failed"
+
+
+class ExecTimeout(ExecFailed):
+    """A command was killed at its deadline (raised by `ExecResult.check` only)."""
+
+    kind = "exec_timeout"
+
+
+class FileFailed(SandboxError):
+    """A file could not be read, written or looked at inside the sandbox."""
+
+    kind = "file_failed"
+
+
+class EnvFailed(SandboxError):
+    """The environment inside a sandbox failed. Base of the three below."""
+
+    kind = "env_failed"
+
+
+class EnvError(EnvFailed):
+    """The environment raised an exception; `traceback` holds its text."""
+
+    kind = "env_error"
+
+    def __init__(self, message: str, error_type: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.traceback = traceback
+
+
+class EnvHung(EnvFailed):
+    """The environment did not answer before its deadline and was killed."""
+
+    kind = "env_hung"
+
+
+class EnvCrashed(EnvFailed):
+    """The process of the environment died."""
+
+    kind = "env_crashed"
+
+
+def _kinds(cls: type[SandboxError]) -> dict[str, type[SandboxError]]:
+    found = {cls.kind: cls}
+    for child in cls.__subclasses__():
+        found |= _kinds(child)
+    return found
+
+
+KINDS: Mapping[str, type[SandboxError]] = _kinds(SandboxError)
+
+
+def from_wire(error: Mapping[str, Any]) -> SandboxError:
+    """The exception that an agent's error reply stands for; an unknown kind is a ProtocolError."""
+    kind, message = str(error.get("kind")), str(error.get("message", ""))
+    cls = KINDS.get(kind)
+    if cls is None:
+        return ProtocolError(f"agent sent an error of unknown kind {kind!r}: {message}")
+    if issubclass(cls, EnvError):
+        return cls(message, str(error.get("type", "")), str(error.get("traceback", "")))
+    return cls(message)

@@ -1,0 +1,321 @@
+"""The pool: what exists against what is wanted, as a state machine under any clock (pure).
+
+Every method takes an event with its time and changes the members; what has to be done about it is
+collected as decisions, which the shell (`fleet.py`) takes and carries out. A start or probe that
+reports back names its generation, and reports of an instance that was given up meanwhile are ignored.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rocknroll.sandbox.lease import Lease, Tokens, grant, heartbeat
+from rocknroll.sandbox.lifecycle import LIVE, Event, State, advance
+from rocknroll.sandbox.spec import SandboxSpec
+
+SUSPICION_SPEEDUP = 4
+"""A SUSPECT sandbox is probed this many times as often, so that doubt ends soon either way."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Bring up an instance whose agent refuses tokens below `floor`."""
+
+    sandbox_id: str
+    generation: int
+    floor: int
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Kill this instance and everything it owns."""
+
+    sandbox_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    sandbox_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Revoke:
+    """Tell the holder that its lease is over."""
+
+    lease: Lease
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """An event for the record."""
+
+    sandbox_id: str
+    kind: str
+    detail: str = ""
+
+
+Decision = Start | Discard | Probe | Revoke | Note
+
+
+@dataclass
+class Member:
+    """One slot of the pool. Instances come and go in it, counted by `generation`."""
+
+    id: str
+    window: int
+    state: State = State.STARTING
+    generation: int = 0
+    lease: Lease | None = None
+    in_flight: bool = False
+    """A start of this generation was decided and has not reported back."""
+    probing: bool = False
+    misses: deque[bool] = field(default_factory=deque)
+    failures_s: deque[float] = field(default_factory=deque)
+    start_after_s: float = 0.0
+    probe_at_s: float = 0.0
+    since_s: float = 0.0
+    restarts: int = 0
+    last_error: str = ""
+
+
+class Pool:
+    """`size` members of one spec; at most `max_starting` of them start at once."""
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        size: int,
+        max_starting: int,
+        rng: random.Random | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        self.spec = spec
+        self.tokens = tokens or Tokens()
+        self.members = {
+            name: Member(name, spec.health.window) for name in (f"{spec.name}-{index}" for index in range(size))
+        }
+        self.fatal = ""
+        """Why no start of this spec can succeed; empty while there is hope."""
+        self._max_starting = max_starting
+        self._rng = rng or random.Random()
+        self._ever_started = False
+        self._decisions: list[Decision] = []
+
+    def take(self) -> list[Decision]:
+        """The decisions since the last call, in order."""
+        taken, self._decisions = self._decisions, []
+        return taken
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due: reclaim expired leases, end back-offs, start, probe."""
+        for member in self.members.values():
+            if member.lease is not None and member.lease.expired(now_s):
+                self._note(member, "lease_expired", member.lease.owner)
+                self._recycle(member, now_s, "its lease expired")
+            if member.state is State.DEAD and now_s >= member.start_after_s:
+                self._move(member, Event.RESTARTED, now_s)
+                member.restarts += 1
+            if member.state in LIVE and not member.probing and now_s >= member.probe_at_s:
+                member.probing = True
+                self._decisions.append(Probe(member.id, member.generation))
+        starting = sum(member.in_flight for member in self.members.values())
+        for member in self._waiting_for_start(now_s):
+            if starting >= self._max_starting:
+                break
+            starting += 1
+            member.generation += 1
+            member.in_flight = True
+            self._decisions.append(Start(member.id, member.generation, floor=self.tokens.next()))
+
+    def next_wakeup_s(self) -> float | None:
+        """When `tick` has something to do if nothing else happens; None: never."""
+        times: list[float] = []
+        for member in self.members.values():
+            if member.lease is not None:
+                times.append(member.lease.deadline_s)
+            if member.state is State.DEAD:
+                times.append(member.start_after_s)
+            if member.state in LIVE and not member.probing:
+                times.append(member.probe_at_s)
+        return min(times, default=None)
+
+    def started(self, sandbox_id: str, generation: int, now_s: float) -> bool:
+        """A start succeeded; False when nobody waits for that instance any more."""
+        member = self.members[sandbox_id]
+        if not self._current(member, generation) or not member.in_flight:
+            return False
+        member.in_flight = False
+        member.misses.clear()
+        member.probing = False
+        member.probe_at_s = now_s + self.spec.health.interval_s * self._rng.uniform(0.5, 1.0)
+        self._ever_started = True
+        self._move(member, Event.STARTED, now_s)
+        return True
+
+    def start_failed(self, sandbox_id: str, generation: int, now_s: float, error: str, permanent: bool = False) -> None:
+        """A start failed; a permanent error before any success condemns the whole pool."""
+        member = self.members[sandbox_id]
+        if not self._current(member, generation) or not member.in_flight:
+            return
+        member.in_flight = False
+        self._fail(member, Event.START_FAILED, now_s, error)
+        if permanent and not self._ever_started:
+            self.fatal = error
+            for other in self.members.values():
+                if other.state is State.STARTING and not other.in_flight:
+                    self._move(other, Event.START_FAILED, now_s)
+                if other.state is State.DEAD:
+                    other.last_error = error
+                    self._move(other, Event.QUARANTINED, now_s)
+
+    def lost(self, sandbox_id: str, generation: int, now_s: float, reason: str) -> None:
+        """The process of an instance is gone, or its channel closed."""
+        member = self.members[sandbox_id]
+        if self._current(member, generation) and member.state in LIVE:
+            self._lose(member, now_s, reason)
+
+    def spent(self, sandbox_id: str, generation: int, now_s: float, kind: str, reason: str) -> None:
+        """The work inside ended badly (a hung or crashed environment): a fresh instance, without blaming the slot."""
+        member = self.members[sandbox_id]
+        if self._current(member, generation) and member.state in LIVE:
+            member.last_error = reason
+            self._note(member, kind, reason)
+            self._recycle(member, now_s, reason)
+
+    def probed(self, sandbox_id: str, generation: int, ok: bool, now_s: float) -> None:
+        """One missed probe makes SUSPECT, never DEAD; `failures` of the last `window` make DEAD."""
+        member = self.members[sandbox_id]
+        if not self._current(member, generation) or member.state not in LIVE:
+            return
+        health = self.spec.health
+        member.probing = False
+        member.misses.append(not ok)
+        while len(member.misses) > health.window:
+            member.misses.popleft()
+        if not ok and sum(member.misses) >= health.failures:
+            self._lose(member, now_s, f"missed {sum(member.misses)} of its last {len(member.misses)} probes")
+            return
+        if not ok:
+            self._move(member, Event.PROBE_MISSED, now_s)
+        elif member.state is State.SUSPECT:
+            self._move(member, Event.RECOVERED_LEASED if member.lease else Event.RECOVERED_IDLE, now_s)
+        wait_s = health.interval_s if ok else health.interval_s / SUSPICION_SPEEDUP
+        member.probe_at_s = now_s + wait_s
+
+    def grant(self, owner: str, ttl_s: float, now_s: float) -> Lease | None:
+        """Lease the sandbox that has been READY for longest; None when there is none."""
+        ready = [member for member in self.members.values() if member.state is State.READY]
+        if not ready:
+            return None
+        member = min(ready, key=lambda candidate: candidate.since_s)
+        member.lease = grant(self.tokens, member.id, owner, ttl_s, now_s)
+        self._move(member, Event.LEASED, now_s, f"{owner} token={member.lease.token}")
+        return member.lease
+
+    def heartbeat(self, sandbox_id: str, token: int, now_s: float, ttl_s: float | None = None) -> Lease:
+        """Extend a lease.
+
+        Raises:
+            LeaseLost: the token does not hold it any more.
+        """
+        member = self.members[sandbox_id]
+        member.lease = heartbeat(member.lease, token, now_s, ttl_s)
+        return member.lease
+
+    def release(self, sandbox_id: str, token: int, now_s: float, recycle: bool) -> None:
+        """End a lease by its holder; `recycle` (or a spec that says fresh) gives the instance up.
+
+        Raises:
+            LeaseLost: the token does not hold it any more.
+        """
+        member = self.members[sandbox_id]
+        heartbeat(member.lease, token, now_s)
+        if recycle or self.spec.reuse == "fresh":
+            member.lease = None
+            self._recycle(member, now_s, "recycled by its holder" if recycle else "reuse is fresh")
+        else:
+            member.lease = None
+            self._move(member, Event.RELEASED, now_s)
+
+    def restart(self, sandbox_id: str, now_s: float) -> None:
+        """An operator's wish: a fresh instance, out of quarantine if need be."""
+        member = self.members[sandbox_id]
+        self.fatal = ""
+        member.failures_s.clear()
+        if member.state in LIVE:
+            self._recycle(member, now_s, "restarted by an operator")
+        elif member.state in (State.QUARANTINED, State.DEAD):
+            self._move(member, Event.RESTARTED, now_s)
+            member.restarts += 1
+
+    def stop(self, now_s: float) -> None:
+        """Everything ends; leases are revoked, instances discarded."""
+        for member in self.members.values():
+            if member.state is not State.STOPPED:
+                self._give_up(member, "the fleet is closing")
+                self._move(member, Event.STOPPED, now_s)
+
+    def exhausted(self) -> str:
+        """Why no member can ever be READY again; empty while one can."""
+        if any(member.state not in (State.QUARANTINED, State.STOPPED) for member in self.members.values()):
+            return ""
+        errors = [member.last_error for member in self.members.values() if member.last_error]
+        return self.fatal or (errors[-1] if errors else "every sandbox is stopped")
+
+    def _waiting_for_start(self, now_s: float) -> Iterable[Member]:
+        waiting = [
+            m for m in self.members.values() if m.state in (State.STARTING, State.RESTARTING) and not m.in_flight
+        ]
+        return sorted(waiting, key=lambda member: member.since_s)
+
+    def _current(self, member: Member, generation: int) -> bool:
+        return member.generation == generation
+
+    def _lose(self, member: Member, now_s: float, reason: str) -> None:
+        self._give_up(member, reason)
+        self._fail(member, Event.LOST, now_s, reason)
+
+    def _recycle(self, member: Member, now_s: float, reason: str) -> None:
+        self._give_up(member, reason)
+        self._move(member, Event.RECYCLED, now_s, reason)
+
+    def _give_up(self, member: Member, reason: str) -> None:
+        if member.lease is not None:
+            self._decisions.append(Revoke(member.lease, reason))
+            member.lease = None
+        if member.state in LIVE or member.in_flight:
+            self._decisions.append(Discard(member.id, member.generation))
+        member.in_flight = False
+
+    def _fail(self, member: Member, event: Event, now_s: float, reason: str) -> None:
+        policy = self.spec.restart
+        member.last_error = reason
+        member.failures_s.append(now_s)
+        while member.failures_s and member.failures_s[0] <= now_s - policy.window_s:
+            member.failures_s.popleft()
+        self._move(member, event, now_s, reason)
+        if len(member.failures_s) >= policy.limit:
+            self._move(member, Event.QUARANTINED, now_s, f"{len(member.failures_s)} failures in {policy.window_s:g} s")
+            return
+        member.start_after_s = now_s + self._backoff_s(len(member.failures_s))
+
+    def _backoff_s(self, failures: int) -> float:
+        policy = self.spec.restart
+        if failures <= 1:
+            return 0.0
+        wait_s = min(policy.backoff_limit_s, policy.backoff_s * 2.0 ** min(failures - 2, 60))
+        return wait_s * (1.0 - policy.jitter * self._rng.random())
+
+    def _move(self, member: Member, event: Event, now_s: float, detail: str = "") -> None:
+        member.state = advance(member.state, event)
+        member.since_s = now_s
+        self._note(member, event.value, detail)
+
+    def _note(self, member: Member, kind: str, detail: str = "") -> None:
+        self._decisions.append(Note(member.id, kind, detail))

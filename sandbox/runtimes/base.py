@@ -1,0 +1,72 @@
+"""The seam between the fleet and where sandboxes live.
+
+A runtime makes instances and ends them. It knows nothing of leases, probes or restarts; the fleet
+knows nothing of namespaces or containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rocknroll.sandbox.spec import SandboxSpec
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """What a runtime got on this machine, said honestly."""
+
+    level: str
+    separated: tuple[str, ...]
+    """What a sandbox has to itself: `processes`, `files`, `network`, …"""
+    shared: tuple[str, ...]
+    """What it shares with the host all the same."""
+    missing: str = ""
+    """Why it is not more; empty when nothing is missing."""
+    remedy: str = ""
+    """The one command that would give more."""
+
+
+class Instance(Protocol):
+    """One running sandbox. Its agent serves at `socket_path`."""
+
+    socket_path: Path
+    secret: str
+    python: tuple[str, ...]
+    """Command of the Python interpreter inside."""
+
+    def on_exit(self, callback: Callable[[str], None]) -> None:
+        """Call back once, with the reason, when the instance's process is gone; at once if it is already."""
+
+    async def kill(self) -> None:
+        """End it and everything it started; returns when nothing is left of it. Idempotent."""
+
+    def output_tail(self) -> str:
+        """The last lines that its processes printed, for error messages."""
+
+
+class Runtime(Protocol):
+    """Where sandboxes live. Safe to call from many tasks of one event loop."""
+
+    name: str
+
+    async def isolation(self) -> Isolation:
+        """What separates a sandbox from the host here.
+
+        Raises:
+            RuntimeUnavailable: this runtime cannot work on this machine.
+        """
+
+    async def start(self, spec: SandboxSpec, instance_id: str, floor: int) -> Instance:
+        """Create the isolated instance; its agent listens (or will in a moment) and refuses tokens below `floor`.
+
+        Raises:
+            RuntimeUnavailable: this runtime cannot work on this machine.
+            SocketPathTooLong: the instance's folder has too long a path.
+            StartFailed: it could not be created; nothing is left behind.
+        """
+
+    async def close(self) -> None:
+        """End all instances and give back everything held. Idempotent."""
