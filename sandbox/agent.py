@@ -7,8 +7,6 @@ is refused: a worker that was paused past its lease cannot write into a sandbox 
 holds now. One thread, callbacks only: nothing here waits for anything but the event loop.
 """
 
-# pathlib would cost every sandbox memory and start time.
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import sys

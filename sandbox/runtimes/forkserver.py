@@ -7,8 +7,6 @@ comes unasked. When its owner goes, however that happens, the socket ends: it ki
 removes the folder, and ends. Sandboxes die with it in turn (PR_SET_PDEATHSIG). Standard library only.
 """
 
-# pathlib would cost every sandbox memory and start time.
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import asyncio

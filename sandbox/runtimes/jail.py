@@ -5,8 +5,6 @@ called in a process with one thread; the caller then forks, and the child calls 
 After `drop_privileges` the process owns nothing it could undo this with.
 """
 
-# pathlib would cost every sandbox memory and start time.
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import ctypes
