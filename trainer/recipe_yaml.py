@@ -63,7 +63,7 @@ def parse(text: str) -> Any:
 
 def dump(data: Any) -> str:
     """Text that `parse` reads back as the same data."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -19,6 +19,8 @@ KNOWN_ERRORS: dict[str, ExitCode] = {
     "rocknroll.trainer.errors.RecipeError": ExitCode.RECIPE,
     "rocknroll.trainer.errors.RunFolderError": ExitCode.RUN_FOLDER,
     "rocknroll.trainer.storage.StorageError": ExitCode.RUN_FOLDER,
+    "rocknroll.trainer.checkpoint.CheckpointError": ExitCode.RUN_FOLDER,
+    "rocknroll.trainer.learner.LearnerDiverged": ExitCode.POLICY,
     "rocknroll.trainer.render.PolicyError": ExitCode.POLICY,
     "rocknroll.envs.text.EnvDataError": ExitCode.DATA,
     "rocknroll.trainer.engines.base.EngineError": ExitCode.INFRASTRUCTURE,

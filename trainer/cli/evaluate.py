@@ -42,13 +42,13 @@ def evaluate(
       roll eval path/to/model --recipe alfworld --json
     """
     settings = _settings(target, recipe or [], overrides_only(overrides or []), split, episodes)
+    model, section = _model(target), settings.eval
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         from rocknroll.trainer import run
 
-        section = settings.eval
         result = run.evaluate(
             settings,
-            _model(target),
+            model,
             split=section.splits[0],
             episodes=section.episodes,
             temperature=section.temperature,

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "the command line is wrong"
     RECIPE = 3, "a recipe or an override cannot be used"
     DATA = 4, "an environment's data is missing, incomplete or corrupt"
-    POLICY = 5, "a model or tokenizer cannot be loaded"
+    POLICY = 5, "a model or tokenizer cannot be used, or training diverged"
     RUN_FOLDER = 6, "a run folder is in the way, missing, broken or not resumable"
     INFRASTRUCTURE = 7, "sandboxes or the engine failed too often, or cannot start here"
     INTERRUPTED = 130, "stopped by Ctrl-C; a run can be resumed"

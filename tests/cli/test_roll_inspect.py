@@ -1,0 +1,130 @@
+"""`roll inspect` shows a stored trajectory as it was played."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece
+from tokenizers.models import WordLevel
+
+from rocknroll.trainer.cli.exit_codes import ExitCode
+from rocknroll.trainer.cli.trajectory_view import printable
+from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.run_folder import RunFolder
+from rocknroll.trainer.storage import write_trajectories
+from rocknroll.trainer.trajectory import NO_VERSION, Group, Outcome, Trajectory, Turn
+
+Roll = Callable[..., Result]
+WORDS = ["<bos>", "room", "<act>", "go", "left", "<eos>", "wall", "right", "won"]
+EPISODE = ["<bos>", "room", "<act>", "go", "left", "<eos>", "wall", "<act>", "go", "right", "<eos>", "won"]
+SAMPLED = [word in ("go", "left", "right", "<eos>") for word in EPISODE]
+
+
+def trajectory(name: str, task: str = "fetch/apple") -> Trajectory:
+    mask = np.array(SAMPLED)
+    return Trajectory(
+        id=name,
+        group_id="g1",
+        task_id=task,
+        task_kind="fetch",
+        token_ids=np.array([WORDS.index(word) for word in EPISODE], dtype=np.int32),
+        action_mask=mask,
+        logprobs=np.where(mask, math.log(0.5), 0.0).astype(np.float32),
+        versions=np.array(
+            [(4 if at < 7 else 5) if sampled else NO_VERSION for at, sampled in enumerate(SAMPLED)], np.int32
+        ),
+        turns=(Turn(3, 6, -0.2, valid=False), Turn(8, 11, 1.0, valid=True)),
+        outcome=Outcome.COMPLETED,
+        success=True,
+        timings_s={"generate": 0.25},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    made.write_recipe(Recipe(name="run"))
+    for iteration in (1, 2):
+        members = tuple(trajectory(f"g{iteration}.{member}") for member in (1, 11))
+        write_trajectories(made.trajectories, iteration, [Group("g1", "fetch/apple", members)])
+    tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<bos>"))
+    tokenizer.decoder = WordPiece(prefix="##", cleanup=False)
+    made.policy.mkdir()
+    tokenizer.save(str(made.policy / "tokenizer.json"))
+    return made
+
+
+def test_an_episode_reads_turn_by_turn(roll: Roll, folder: RunFolder) -> None:
+    result = roll("inspect", folder.path, "g2.1")
+    assert result.exit_code == ExitCode.OK, result.stderr
+    lines = result.stdout.splitlines()
+    assert "iteration 2    completed   solved     reward +0.80   2 turns  fetch" in lines[0]
+    assert "12 tokens, 6 sampled by policy versions 4 to 5" in lines
+    assert "seconds: generate 0.25" in lines
+    at = lines.index("     | <bos> room <act>")
+    assert lines[at + 1 :] == [
+        "  1> go left <eos>   reward -0.20  not admitted",
+        "     [v4] go:0.50 left:0.50 <eos>:0.50",
+        "",
+        "     | wall <act>",
+        "  2> go right <eos>   reward +1.00",
+        "     [v5] go:0.50 right:0.50 <eos>:0.50",
+        "",
+        "     | won",
+    ]
+
+
+def test_json_holds_each_token_of_each_action(roll: Roll, folder: RunFolder) -> None:
+    data = json.loads(roll("inspect", folder.path, "g1.11", "--json").stdout)
+    assert (data["id"], data["iteration"], data["reward"], data["success"]) == ("g1.11", 1, 0.8, True)
+    first, second = data["turns"]
+    assert (first["observation"], first["action"], first["valid"]) == ("<bos> room <act>", "go left <eos>", False)
+    assert (second["observation"], second["versions"]) == ("wall <act>", [5, 5, 5])
+    assert second["logprobs"] == pytest.approx([math.log(0.5)] * 3, abs=1e-6)
+
+
+def test_listing_shows_every_trajectory_of_an_iteration(roll: Roll, folder: RunFolder) -> None:
+    lines = roll("inspect", folder.path, "--list", "--iteration", "2").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["g2.1", "g2.11"]
+    data = json.loads(roll("inspect", folder.path, "--list", "--json").stdout)
+    assert [row["id"] for row in data["trajectories"]] == ["g1.1", "g1.11", "g2.1", "g2.11"]
+
+
+def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(roll: Roll, folder: RunFolder) -> None:
+    assert roll("inspect", folder.path, "g1.11").stdout.startswith("g1.11")
+    ambiguous = roll("inspect", folder.path, "g1")
+    assert ambiguous.exit_code == ExitCode.RUN_FOLDER
+    assert "2 trajectories begin with `g1` (g1.1, g1.11" in ambiguous.stderr
+
+
+def test_an_unknown_id_names_some_that_are_there(roll: Roll, folder: RunFolder) -> None:
+    result = roll("inspect", folder.path, "h")
+    assert result.exit_code == ExitCode.RUN_FOLDER
+    assert "no trajectory `h`" in result.stderr
+    assert "g1.1, g1.11" in result.stderr
+
+
+def test_a_broken_file_is_named(roll: Roll, folder: RunFolder) -> None:
+    broken = folder.trajectories / "000001.parquet"
+    broken.write_bytes(b"PAR1 but not really")
+    result = roll("inspect", folder.path, "--list")
+    assert result.exit_code == ExitCode.RUN_FOLDER
+    assert str(broken) in result.stderr
+
+
+def test_without_a_tokenizer_it_says_when_there_will_be_one(roll: Roll, folder: RunFolder) -> None:
+    (folder.policy / "tokenizer.json").unlink()
+    result = roll("inspect", folder.path, "g1.1")
+    assert result.exit_code == ExitCode.RUN_FOLDER
+    assert "no tokenizer yet" in result.stderr
+
+
+def test_a_terminal_is_not_given_orders() -> None:
+    assert printable("a\x1b[2Jb\x07") == "a [2Jb "
