@@ -21,6 +21,9 @@ LAMP_PLACES = ("Desk", "SideTable", "Dresser", "Shelf", "DiningTable", "CoffeeTa
 MOST_ATTEMPTS = 400
 """Draws of a scene and an object before a configuration is called impossible; a few suffice in practice."""
 
+START = "loc|0|99|0|0"
+"""Outside of every floor plan's walls, so away from every receptacle."""
+
 EXTRA_TARGET = 0.25
 """Chance of one more object of the kind that is asked for."""
 
@@ -74,8 +77,8 @@ def draw(task_type: TaskType, numbers: tuple[int, ...], config: AlfWorldConfig, 
         if found is not None:
             return found
     raise EnvDataError(
-        f"no game of type {task_type} fits {config.max_receptacles or 'all'} receptacles and {list(config.objects)} objects; "
-        "allow more receptacles or objects, or leave this type out of task_types"
+        f"no game of type {task_type} fits {config.max_receptacles or 'all'} receptacles and {list(config.objects)} "
+        "objects; allow more receptacles or objects, or leave this type out of task_types"
     )
 
 
@@ -145,7 +148,7 @@ def _attempt(task_type: TaskType, place: Scene, config: AlfWorldConfig, rng: ran
     return Blueprint(
         task_type=task_type,
         scene=place.number,
-        start="loc|0|0|0|0" if all(r.location != "loc|0|0|0|0" for r in chosen) else "loc|1|98|0|0",
+        start=START,
         receptacles=tuple(sorted(chosen)),
         things=tuple(sorted(things)),
         object_kind=asked,

@@ -15,14 +15,12 @@ from typing import Any, Protocol
 from textworld.generator.game import EntityInfo
 
 from rocknroll.envs.alfworld import package
+from rocknroll.envs.alfworld.expert import NOTHING
 from rocknroll.envs.alfworld.facts import NEGATED, Binding, Facts
 from rocknroll.envs.alfworld.game import Game, broken
 from rocknroll.envs.alfworld.grammar import TASK_MARK, ActionText, Scope, compiled, without_task
 from rocknroll.envs.alfworld.planner import Fact, Planner
 from rocknroll.envs.alfworld.translation import TRANSLATOR, Translation, TranslationStore
-
-NOTHING = "Nothing happens."
-"""TextWorld's answer to a command that is not admissible."""
 
 INTERNAL = "new-axiom@"
 """Prefix of what the translator derives for itself; never part of a text."""
@@ -157,10 +155,14 @@ class MemoisedEngine:
         action, *arguments = name.split()
         parameters = self._translation.parameters[action]
         text = self._grammar.actions[action]
+        # The translator appends parameters of its own (existential quantifiers); names stop before those.
         operator = _Operator(
             text=text,
-            variables={parameter: self._entities[argument] for (parameter, _), argument in zip(parameters, arguments)},
-            binding=dict(zip(parameters, arguments)),
+            variables={
+                parameter: self._entities[argument]
+                for (parameter, _), argument in zip(parameters, arguments, strict=False)
+            },
+            binding=dict(zip(parameters, arguments, strict=False)),
             command=None,
         )
         if not {predicate.removeprefix(NEGATED) for predicate in text.template_reads} & self._translation.changing:

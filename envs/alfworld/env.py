@@ -69,7 +69,7 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
         self._steps += 1
         self._text = frame.text
         if self._expert is not None:
-            self._expert.observe(frame.text)
+            self._expert.observe(action, frame.text)
         return (
             frame.text,
             float(frame.won),
@@ -95,7 +95,8 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
         unknown = set(options) - {"game"}
         if unknown:
             raise EnvDataError(
-                f"reset got the unknown option {sorted(unknown)[0]!r}; ALFWorld knows only `game`, a path to game.tw-pddl"
+                f"reset got the unknown option {sorted(unknown)[0]!r}; ALFWorld knows only `game`, "
+                "a path to game.tw-pddl"
             )
         path = options.get("game")
         if path is None:

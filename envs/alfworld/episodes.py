@@ -32,7 +32,7 @@ def expert_episodes(
                 for observation, action, admissible, imitate in record["steps"]
             ),
         )
-        for task, record in zip(tasks, records)
+        for task, record in zip(tasks, records, strict=True)
         if record["won"]
     ]
 
@@ -51,7 +51,7 @@ def play(
     scratch = cached.with_suffix(f".{os.getpid()}")
     with gzip.open(scratch, "wt", encoding="utf-8", compresslevel=3) as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
-    os.replace(scratch, cached)
+    scratch.replace(cached)
     return records
 
 
@@ -60,7 +60,8 @@ def content_key(config: AlfWorldConfig, games: Sequence[tuple[str, str]]) -> str
     from rocknroll.envs.alfworld import package
 
     played = config.model_dump(mode="json", include={"max_steps", "banner", "refresh_grammar"})
-    files = [(name, os.stat(path).st_size, os.stat(path).st_mtime_ns) for name, path in games]
+    stats = [(name, Path(path).stat()) for name, path in games]
+    files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     expert = (Path(__file__).parent / "expert.py").read_text(encoding="utf-8")
     content = json.dumps([FORMAT, package.versions(), played, files, expert], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:24]

@@ -18,6 +18,9 @@ from rocknroll.envs.alfworld.house import TOOLS, fits, openable
 MOVE = "move {thing} to {place}"
 """How the installed grammar puts things down; official games with their own grammar say it otherwise."""
 
+NOTHING = "Nothing happens."
+"""The engine's answer to a command that is not admissible."""
+
 _NAMED = re.compile(r"\ban? ([a-z]+ \d+)")
 _CONTENTS = re.compile(r"(?:On the ([a-z]+ \d+)|The ([a-z]+ \d+) is open\. In it), you see ([^.]*)\.")
 _CLOSED = re.compile(r"The ([a-z]+ \d+) is closed\.")
@@ -156,9 +159,12 @@ class Expert:
         self._move = move
         self._beliefs = _Beliefs(places=_NAMED.findall(observation[: task.start()]))
 
-    def observe(self, observation: str) -> None:
-        """Take in the answer to the last command, whoever gave it."""
+    def observe(self, command: str, observation: str) -> None:
+        """Take in a command, whoever gave it, and the answer to it."""
         self._beliefs.observe(observation)
+        if observation == NOTHING and command.startswith("go to "):
+            # Two receptacles of an official scene may share a spot: one cannot go there again, only look.
+            self._beliefs.here = command.removeprefix("go to ")
 
     def act(self) -> str:
         """The next command."""
@@ -225,7 +231,7 @@ class Expert:
         return self._reach(place) or self._move.format(thing=held, place=place)
 
     def _search(self, kind: str, avoid: str = "") -> str:
-        """Look where such things belong, first where nothing has to be opened; nobody asks for what is already there."""
+        """Look where such things belong, first where nothing has to be opened, last where they are to be put."""
         beliefs = self._beliefs
         unknown = [place for place in beliefs.places if place not in beliefs.contents]
         if not unknown:
@@ -238,11 +244,15 @@ class Expert:
             unlikely = bool(homes) and known_kind not in homes
             return (unlikely, known_kind == avoid, place != beliefs.here, known_kind in _closable())
 
-        return self._reach(min(unknown, key=promise)) or "look"
+        return self._reach(min(unknown, key=promise))
 
     def _reach(self, place: str) -> str:
         """The next command on the way to having `place` open before one; empty when it is."""
-        return self._go(place) or (f"open {place}" if self._beliefs.is_closed(place) else "")
+        if going := self._go(place):
+            return going
+        if self._beliefs.is_closed(place):
+            return f"open {place}"
+        return "" if place in self._beliefs.contents else f"examine {place}"
 
     def _go(self, place: str) -> str:
         return "" if place == self._beliefs.here else f"go to {place}"

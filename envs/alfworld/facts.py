@@ -102,7 +102,7 @@ class Facts:
         for signature in condition.signatures:
             for arguments in self.of(signature):
                 fresh: list[Placeholder] = []
-                for placeholder, argument in zip(parameters, arguments):
+                for placeholder, argument in zip(parameters, arguments, strict=True):
                     bound = binding.get(placeholder)
                     if bound is None:
                         if argument in used:

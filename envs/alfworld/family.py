@@ -15,8 +15,9 @@ from rocknroll.envs.alfworld.games import library
 from rocknroll.envs.text import ExpertEpisode, Progress, Task
 
 INSTRUCTIONS = (
-    "You are in a house and have one household task. After each observation, answer with exactly one command and nothing "
-    "else. Commands: look, inventory, go to RECEPTACLE, open RECEPTACLE, close RECEPTACLE, take OBJECT from RECEPTACLE, "
+    "You are in a house and have one household task. After each observation, answer with exactly one command and "
+    "nothing else. Commands: look, inventory, go to RECEPTACLE, open RECEPTACLE, close RECEPTACLE, take OBJECT from "
+    "RECEPTACLE, "
     "move OBJECT to RECEPTACLE, examine THING, use OBJECT, heat OBJECT with RECEPTACLE, cool OBJECT with RECEPTACLE, "
     "clean OBJECT with RECEPTACLE, slice OBJECT with OBJECT. Names come with their numbers, as in `go to cabinet 1`."
 )

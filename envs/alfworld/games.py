@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -86,13 +85,13 @@ class GeneratedLibrary:
         job = {"job": "make", "config": self._config.model_dump(mode="json"), "folder": str(partial / DATA_FOLDER)}
         answers = spread(job, items, progress)
         index: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-        for (split, _), answer in zip(items, answers):
+        for (split, _), answer in zip(items, answers, strict=True):
             index[split].append(answer)
         partial.mkdir(parents=True, exist_ok=True)
         (partial / "index.json").write_text(json.dumps(index), encoding="utf-8")
         shutil.rmtree(partial / "scratch", ignore_errors=True)
         shutil.rmtree(self.root, ignore_errors=True)
-        os.replace(partial, self.root)
+        partial.replace(self.root)
 
 
 @contextmanager

@@ -33,7 +33,8 @@ class Receptacle:
     id: str
     kind: str
     location: str
-    """Where one stands to use it; neighbours may share it."""
+    """Where one stands to use it. Each has its own: the domain has no way to turn from one receptacle to
+    another at the same place, so a shared one would hide the other from a player."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +95,21 @@ def scene(number: int) -> Scene:
         (layouts / f"FloorPlan{number}-openable.json").read_text(encoding="utf-8")
     )
     fixed = set(package.constants().RECEPTACLES) - set(package.constants().MOVABLE_RECEPTACLES)
-    receptacles = []
-    for name, (x, z, rotation, horizon) in points.items():
-        kind = name.split("|", 1)[0]
+    places = [
+        (name.split("|", 1)[0], name, (x, z, rotation, horizon)) for name, (x, z, rotation, horizon) in points.items()
+    ]
+    mapped = {BASINS.get(kind, kind) for kind, _, _ in places}
+    for kind in (kind for kind in kinds if kind in fixed and kind not in mapped):
+        fixture = next((fixture for fixture, basin in BASINS.items() if basin == kind), kind)
+        places.append((fixture, f"{fixture}|+00.00|+00.00|+00.00", (0.0, 0.0, 0.0, 0.0)))
+    receptacles: list[Receptacle] = []
+    for index, (kind, name, (x, z, rotation, horizon)) in enumerate(places):
+        point = f"loc|{round(x * 4)}|{round(z * 4)}|{round(rotation / 90)}|{round(horizon)}"
+        shared = any(receptacle.location == point for receptacle in receptacles)
         basin = BASINS.get(kind)
-        location = f"loc|{round(x * 4)}|{round(z * 4)}|{round(rotation / 90)}|{round(horizon)}"
-        receptacles.append(Receptacle(f"{name}|{basin}" if basin else name, basin or kind, location))
-    present = {receptacle.kind for receptacle in receptacles}
-    for index, kind in enumerate(kind for kind in kinds if kind in fixed and kind not in present):
-        receptacles.append(Receptacle(f"{kind}|+00.00|+00.00|+{index:02d}.00", kind, f"loc|{index}|99|0|0"))
+        receptacles.append(
+            Receptacle(f"{name}|{basin}" if basin else name, basin or kind, f"{point}|{index}" if shared else point)
+        )
     return Scene(
         number=number,
         room=room_of(number),

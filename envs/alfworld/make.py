@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
-from rocknroll.envs.alfworld import pddl
+from rocknroll.envs.alfworld import package, pddl
 from rocknroll.envs.alfworld.blueprint import draw
 from rocknroll.envs.alfworld.catalogue import FOLDERS
 from rocknroll.envs.alfworld.config import AlfWorldConfig, TaskType
@@ -28,7 +27,7 @@ def task_type_of(index: int, split: str, config: AlfWorldConfig) -> TaskType:
     return types[index % len(types)]
 
 
-def make_game(root: Path, split: str, index: int, config: AlfWorldConfig, player: Player) -> dict[str, Any]:
+def make_game(root: Path, split: str, index: int, player: Player) -> dict[str, Any]:
     """Make game `index` of a split below `root` (the folder to be `json_2.1.1`), unless it is there.
 
     Depends on (configuration, split, index) alone. Answers with `path` (relative to root), `kind`, `scene`.
@@ -36,17 +35,19 @@ def make_game(root: Path, split: str, index: int, config: AlfWorldConfig, player
     Raises:
         EnvDataError: the configuration allows no such game.
     """
+    config = player.config
     task_type = task_type_of(index, split, config)
     numbers = scene_numbers(held_out=split == "unseen")
     for attempt in range(MOST_DRAWS):
         blueprint = draw(task_type, numbers, config, random.Random(f"{config.seed}/{split}/{index}/{attempt}"))
         name = f"trial_G{config.seed}_{split}_{index:05d}"
         relative = Path(FOLDERS[split]) / pddl.folder_name(blueprint) / name
-        answer = {"path": str(relative / "game.tw-pddl"), "kind": task_type, "scene": blueprint.scene}
+        path = str(relative / "game.tw-pddl")
+        answer = {"path": path, "kind": task_type, "scene": blueprint.scene}
         if (root / relative).exists():
             return answer
         data = pddl.game_data(blueprint, name)
-        game = Game(answer["path"], task_type, data["pddl_domain"], data["pddl_problem"], data["grammar"], "game")
+        game = Game(path, task_type, data["pddl_domain"], data["pddl_problem"], data["grammar"], "game")
         walkthrough = player.solve(game, blueprint.solution)
         if walkthrough is None:
             continue
@@ -55,8 +56,9 @@ def make_game(root: Path, split: str, index: int, config: AlfWorldConfig, player
         shutil.rmtree(scratch, ignore_errors=True)
         pddl.write(scratch, data, pddl.trajectory_data(blueprint, name))
         (root / relative).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(scratch, root / relative)
+        scratch.replace(root / relative)
         return answer
     raise EnvDataError(
-        f"{MOST_DRAWS} games of type {task_type} in a row could not be solved; please report seed {config.seed}, {split} {index}"
+        f"{MOST_DRAWS} games of type {task_type} in a row could not be solved; please report seed {config.seed}, "
+        f"{split} {index} and these versions: {package.versions()}"
     )

@@ -15,7 +15,10 @@ from rocknroll.envs.text import EnvDataError, Progress
 
 VARIABLE = "ALFWORLD_DATA"
 
-FETCH = "Run `alfworld-download`, point $ALFWORLD_DATA at what it made, or set env.config.data=generated to play generated games."
+FETCH = (
+    "Run `alfworld-download` and point $ALFWORLD_DATA at what it made, "
+    "or set env.config.data=generated to play generated games."
+)
 
 
 def find(config: AlfWorldConfig) -> Path | None:
@@ -63,8 +66,8 @@ class OfficialLibrary:
             wanted = [ref for ref in self._listed(split) if ref.kind in self._config.task_types]
             if not wanted and self._config.games_in(split):
                 raise EnvDataError(
-                    f"the ALFWorld data at {self.root} is incomplete: {DATA_FOLDER}/{FOLDERS[split]} has no playable game "
-                    f"of the task types {', '.join(self._config.task_types)}. {FETCH}"
+                    f"the ALFWorld data at {self.root} is incomplete: {DATA_FOLDER}/{FOLDERS[split]} has no playable "
+                    f"game of the task types {', '.join(self._config.task_types)}. {FETCH}"
                 )
             self._found[split] = balanced(wanted, self._config.games_in(split), f"{self._config.seed}/{split}")
         return self._found[split]
@@ -81,7 +84,7 @@ class OfficialLibrary:
         cached.parent.mkdir(parents=True, exist_ok=True)
         scratch = cached.with_suffix(f".{os.getpid()}")
         scratch.write_text(json.dumps([vars(ref) for ref in refs]), encoding="utf-8")
-        os.replace(scratch, cached)
+        scratch.replace(cached)
         return refs
 
 

@@ -75,7 +75,8 @@ def problem(blueprint: Blueprint, name: str) -> str:
 
 def folder_name(blueprint: Blueprint) -> str:
     """`<type>-<object>-<movable receptacle>-<target>-<scene>`, as the official data has it."""
-    return f"{blueprint.task_type}-{blueprint.object_kind}-None-{blueprint.parent_kind or blueprint.lamp_kind}-{blueprint.scene}"
+    target = blueprint.parent_kind or blueprint.lamp_kind
+    return f"{blueprint.task_type}-{blueprint.object_kind}-None-{target}-{blueprint.scene}"
 
 
 def game_data(blueprint: Blueprint, name: str) -> dict[str, Any]:

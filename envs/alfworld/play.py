@@ -20,6 +20,7 @@ class Player:
     """One engine, many games."""
 
     def __init__(self, config: AlfWorldConfig) -> None:
+        self.config = config
         self._environment = AlfWorldEnv(config.model_dump(mode="json"))
         self._engine = MemoisedEngine(TranslationStore(translations(config)))
 
@@ -30,7 +31,7 @@ class Player:
 
     def episode(self, game: str, noise: float, seed: int) -> dict[str, Any]:
         """The expert's episode; with probability `noise` a random admissible command comes before a step of
-        its own, and it goes on from where that led. Answers with steps as `[observation, command, admissible, imitate]`.
+        its own, and it goes on from where that led. Steps are `[observation, command, admissible, imitate]`.
         """
         rng = random.Random(f"{seed}/{game}")
         observation, info = self._environment.reset(options={"game": game})
@@ -43,7 +44,7 @@ class Player:
             command = expert.act() if imitate else rng.choice(admissible)
             steps.append((observation, command, admissible, imitate))
             observation, _, terminated, truncated, info = self._environment.step(command)
-            expert.observe(observation)
+            expert.observe(command, observation)
             ended = terminated or truncated
         return {"game": game, "kind": info["task_type"], "won": info["won"], "steps": steps}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -124,7 +123,7 @@ class TranslationStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 file.write(content)
-            os.replace(file.name, path)
+            Path(file.name).replace(path)
         except OSError:
             return  # a read-only or full cache costs time at the next load, nothing else
 

@@ -55,7 +55,9 @@ def spread(job: Mapping[str, Any], items: Sequence[Any], progress: Progress | No
         )
         stop.append(process)
         with process:
-            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
             process.stdin.write(json.dumps({**job, "items": list(share)}))
             process.stdin.close()
             answers = []
