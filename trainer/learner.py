@@ -77,6 +77,7 @@ class Learner(StreamTrainer):
     ) -> None:
         self.section = section
         self.version = 0
+        self._policy = model
         self._stream = stream
         self._run_dir = run_dir
         self._temperature = temperature
@@ -91,7 +92,7 @@ class Learner(StreamTrainer):
         self._saved_step = -1
         use_packed_attention(model)
         disable_dropout_in_model(model)
-        self._reference = copy.deepcopy(model).requires_grad_(False).eval() if section.kl_coef > 0 else None
+        self._reference = _frozen(model) if section.kl_coef > 0 else None
         super().__init__(
             model=model,
             args=training_arguments(section, run_dir, report_to, seed, use_cpu=model.device.type == "cpu"),
@@ -133,7 +134,7 @@ class Learner(StreamTrainer):
 
     def save_policy(self, folder: Path) -> None:
         """Write model and tokenizer as a folder that `load_policy` reads."""
-        save_policy(self.model, self.processing_class, folder)
+        save_policy(self._policy, self.processing_class, folder)
 
     def _train(self, checkpoint: Path | None) -> None:
         if checkpoint is not None and (version := read_state(checkpoint).version) >= self.section.iterations:
@@ -149,7 +150,7 @@ class Learner(StreamTrainer):
         """The live stream as it is: accelerate's loaders would fetch one batch ahead, and wait for it for ever."""
         return _Minibatches(self)
 
-    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Loss of one minibatch (sum over its packed passes); gradients are accumulated into `model`."""
         experience = self._current
         assert experience is not None
@@ -168,9 +169,7 @@ class Learner(StreamTrainer):
         self._record.train_s += time.perf_counter() - began
         return total
 
-    def _token_losses(
-        self, model: nn.Module, packed: PackedPass, experience: Experience, members: Sequence[int]
-    ) -> Tensor:
+    def _token_losses(self, model: Any, packed: PackedPass, experience: Experience, members: Sequence[int]) -> Tensor:
         """Loss of each action token, [S, A], 0 where there is none."""
         section = self.section
         logp, entropy = action_logprobs(model, packed, self._temperature)
@@ -201,7 +200,7 @@ class Learner(StreamTrainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clips, and refuses to let a broken gradient reach the optimiser."""
-        norm = super()._clip_grad_norm(model)
+        norm = super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
         if not math.isfinite(float(norm)):
             raise self._diverged("gradient norm", float(norm))
         return norm
@@ -281,7 +280,7 @@ class Learner(StreamTrainer):
         experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
         members = experience.with_gradient
         if len(experience.minibatches) > 1 and self.section.objective in USES_PROXIMAL:
-            experience.proximal = self._score(self.model, experience, members)
+            experience.proximal = self._score(self._policy, experience, members)
         if self._reference is not None:
             experience.reference = self._score(self._reference, experience, members)
         self._record.prepare_s += time.perf_counter() - began
@@ -294,7 +293,7 @@ class Learner(StreamTrainer):
         for packed in plan([experience.trajectories[m] for m in members], self.section.pass_tokens):
             logp, _ = action_logprobs(model, packed, self._temperature)
             sizes = packed.mask.sum(1).tolist()
-            for index, values in zip(packed.members, logp.cpu().split(sizes), strict=True):
+            for index, values in zip(packed.members, torch.split(logp.cpu(), sizes), strict=True):
                 scored[members[index]] = values.numpy()
         return scored
 
@@ -310,7 +309,7 @@ class Learner(StreamTrainer):
         if self._reference is not None:
             self._load_or_keep_reference(resumed)
         if resumed:
-            self._stream.publish(self.version, self.model.state_dict())
+            self._stream.publish(self.version, self._policy.state_dict())
         self._stream.start()
 
     def _load_or_keep_reference(self, resumed: bool) -> None:
@@ -334,7 +333,7 @@ class Learner(StreamTrainer):
             self._current = None
             self.version += 1
             began = time.perf_counter()
-            self._stream.publish(self.version, self.model.state_dict())
+            self._stream.publish(self.version, self._policy.state_dict())
             self._record.publish_s += time.perf_counter() - began
             self._record.batch = experience.metrics
             control.should_log = True
@@ -395,6 +394,14 @@ class _Flow(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._learner.after_stream(control)
+
+
+def _frozen(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that never changes."""
+    frozen = copy.deepcopy(model)
+    frozen.requires_grad_(False)
+    frozen.train(False)
+    return frozen
 
 
 def _flat(per_token: Sequence[np.ndarray[Any, Any]], device: torch.device) -> Tensor:

@@ -66,7 +66,7 @@ def packed_attention(
     edges = attention_mask.flatten().tolist()
     sizes = [end - start for start, end in pairwise(edges)]
     parts = []
-    for q, k, v in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
+    for q, k, v in zip(*(torch.split(whole, sizes, 2) for whole in (query, key, value)), strict=True):
         length = q.shape[2]
         if sliding_window is not None and length > sliding_window:
             band = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().triu(1 - sliding_window)

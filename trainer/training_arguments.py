@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import TrainerCallback
-from transformers.integrations import TensorBoardCallback
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.trl_compat import StreamConfig
@@ -50,6 +50,6 @@ def tensorboard(run_dir: Path, report_to: Sequence[str]) -> list[TrainerCallback
     """TensorBoard in the run folder, where the recipe names it (transformers would look in the environment)."""
     if TENSORBOARD not in report_to:
         return []
-    callback = TensorBoardCallback()
+    callback = TensorBoardCallback()  # type: ignore[no-untyped-call]
     callback.logging_dir = str(run_dir / TENSORBOARD)
     return [callback]

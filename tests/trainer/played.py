@@ -17,6 +17,7 @@ def trajectory(
     rng: np.random.Generator,
     name: str = "t",
     *,
+    group_id: str = "g",
     turns: int = 3,
     rewards: Sequence[float] | None = None,
     states: Sequence[str] | None = None,
@@ -47,8 +48,8 @@ def trajectory(
         )
     return Trajectory(
         id=name,
-        group_id="g",
-        task_id="task",
+        group_id=group_id,
+        task_id=f"task of {group_id}",
         task_kind=task_kind,
         token_ids=tokens,
         action_mask=action_mask,
@@ -67,7 +68,14 @@ def group(
 ) -> Group:
     """A group whose members differ in length and reward."""
     members = tuple(
-        trajectory(rng, f"{name}/{i}", turns=int(rng.integers(1, 5)), constrained=constrained, version=version)
+        trajectory(
+            rng,
+            f"{name}/{i}",
+            group_id=name,
+            turns=int(rng.integers(1, 5)),
+            constrained=constrained,
+            version=version,
+        )
         for i in range(size)
     )
     return Group(id=name, task_id=f"task of {name}", trajectories=members)
