@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import BaseModel
+
 Progress = Callable[[int, int], None]
 """Called with (done, total) while long work goes on."""
 
@@ -54,6 +56,8 @@ class Family(Protocol):
     """`package.module:Class` of the Gymnasium environment, imported inside the sandbox."""
     instructions: str
     """System prompt for chat models: what the task is and how to answer."""
+    config: BaseModel
+    """The family's checked settings; its model refuses unknown keys."""
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make or check the data this family needs; idempotent, cached by content.

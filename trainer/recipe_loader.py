@@ -11,23 +11,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
+from rocknroll.envs.registry import UnknownFamily, family
 from rocknroll.trainer import recipe_yaml
 from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.recipe_errors import Schema, did_you_mean, explain, kind, nearest
 
 RECIPE_FILE = "recipe.yaml"
 """The resolved recipe, in a run folder."""
-
-_NEAR = 0.6
-"""How alike (difflib) a known key must be to be suggested."""
 
 
 def load_recipe(names: Sequence[str | Path], overrides: Sequence[str] = ()) -> Recipe:
@@ -42,6 +39,22 @@ def load_recipe(names: Sequence[str | Path], overrides: Sequence[str] = ()) -> R
     for override in overrides:
         _add_override(tree, override)
     return _check(tree)
+
+
+def check_environment(recipe: Recipe) -> None:
+    """Check the part of a recipe that its environment family alone knows; makes nothing.
+
+    Raises:
+        RecipeError: there is no such family, or it refuses `env.config`.
+        EnvDataError: data that the configuration names is not there.
+    """
+    try:
+        family(recipe.env.name, recipe.env.config)
+    except UnknownFamily as unknown:
+        raise RecipeError(f"`env.name`: {unknown}") from unknown
+    except ValidationError as invalid:
+        schema = Schema("env.config.", type(family(recipe.env.name).config))
+        raise RecipeError(explain(invalid, schema, lambda loc: "the recipe")) from invalid
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -64,9 +77,9 @@ def find_recipe(name: str | Path) -> Path:
     shipped = shipped_recipes()
     if str(name) in shipped:
         return shipped[str(name)]
-    nearest = _nearest(path.stem, list(shipped))
+    near = nearest(path.stem, list(shipped))
     raise RecipeError(
-        f"There is no recipe `{name}`: neither a file nor a shipped recipe has that name. {_did_you_mean(nearest)}"
+        f"There is no recipe `{name}`: neither a file nor a shipped recipe has that name. {did_you_mean(near)}"
         f"Shipped: {', '.join(shipped) or 'none'}. Give a path to a YAML file or one of these names."
     )
 
@@ -117,7 +130,7 @@ def _add_file(tree: _Tree, path: Path, chain: tuple[Path, ...]) -> None:
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of keys to values, this is {_kind(data)}.")
+        raise RecipeError(f"{path}: a recipe is a mapping of keys to values, this is {kind(data)}.")
     for base in _bases(data.pop("extends", ()), path):
         _add_file(tree, base, (*chain, path.resolve()))
     tree.merge(data, str(path))
@@ -151,78 +164,4 @@ def _check(tree: _Tree) -> Recipe:
         # Strict JSON: `true` is no number and "3" no integer, yet a list may become a tuple.
         return Recipe.model_validate_json(json.dumps(tree.values), strict=True)
     except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        raise RecipeError(" ".join(_explain(error, tree) for error in errors)) from invalid
-
-
-def _explain(error: ErrorDetails, tree: _Tree) -> str:
-    loc = tuple(str(part) for part in error["loc"])
-    key = ".".join(loc)
-    if error["type"] == "extra_forbidden":
-        return f"{tree.origin(loc)}: unknown key `{key}`. {_suggestion(loc)}"
-    if error["type"] == "value_error":
-        return f"{error['msg'].removeprefix('Value error, ')}."
-    expected = _EXPECTED.get(error["type"]) or error["msg"].replace("Input should be", "must be", 1)
-    return f"{tree.origin(loc)}: `{key}` {expected}, but is {json.dumps(error['input'])} ({_kind(error['input'])})."
-
-
-_EXPECTED = {
-    "model_type": "must be a section (a mapping)",
-    "dict_type": "must be a mapping",
-    "tuple_type": "must be a list, such as [a, b]",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text (quote it)",
-    "string_pattern_mismatch": "may hold letters, digits, `.`, `_` and `-` only, and not begin with `.` or `-`",
-}
-"""What pydantic's commonest complaints mean to the writer of a recipe, by error type."""
-
-
-def _suggestion(loc: tuple[str, ...]) -> str:
-    """The nearest key of the same section, else the same name in another, and what the section knows."""
-    *above, leaf = loc
-    section = ".".join(above)
-    siblings = [key.rpartition(".")[2] for key in known_keys() if key.rpartition(".")[0] == section]
-    elsewhere = [key for key in known_keys() if key.rpartition(".")[2] == leaf]
-    nearest = elsewhere or [".".join((*above, near)) for near in _nearest(leaf, siblings)]
-    where = f"`{section}` knows" if section else "A recipe knows"
-    return f"{_did_you_mean(nearest)}{where}: {', '.join(siblings)}."
-
-
-def known_keys() -> list[str]:
-    """Every dotted key of a recipe, sections included."""
-    return _keys(Recipe, "")
-
-
-def _keys(model: type[BaseModel], prefix: str) -> list[str]:
-    found: list[str] = []
-    for name, info in model.model_fields.items():
-        found.append(prefix + name)
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            found += _keys(info.annotation, f"{prefix}{name}.")
-    return found
-
-
-def _nearest(word: str, known: Sequence[str]) -> list[str]:
-    return get_close_matches(word, known, n=1, cutoff=_NEAR)
-
-
-def _did_you_mean(keys: Sequence[str]) -> str:
-    return f"Did you mean {' or '.join(f'`{key}`' for key in keys)}? " if keys else ""
-
-
-_KINDS: dict[type, str] = {
-    bool: "a truth value",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a mapping",
-    type(None): "nothing",
-}
-
-
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), type(value).__name__)
+        raise RecipeError(explain(invalid, Schema("", Recipe), tree.origin)) from invalid

@@ -68,6 +68,11 @@ class RunFolder:
         """Whether there is a run here (and not merely a folder)."""
         return self.recipe_file.is_file()
 
+    def remove(self) -> None:
+        """Remove the run that is here, if there is one."""
+        if self.exists():
+            shutil.rmtree(self.path)
+
     def recipe(self) -> Recipe:
         """The recipe this run was started with."""
         return load_recipe([self.recipe_file])
@@ -97,7 +102,7 @@ class RunFolder:
 
 
 def new_run(recipe: Recipe, *, force: bool = False) -> RunFolder:
-    """Where this recipe's run goes; makes nothing. With `force` an earlier run there is removed.
+    """Where this recipe's run goes; makes and removes nothing. With `force` an earlier run may be there.
 
     Raises:
         RunFolderError: something is there already and `force` is not given, or it is no run.
@@ -118,7 +123,6 @@ def new_run(recipe: Recipe, *, force: bool = False) -> RunFolder:
             f" `roll train --resume {folder.path}`, give the new one another name with `--name`, or replace the old"
             " one with `--force`."
         )
-    shutil.rmtree(folder.path)
     return folder
 
 

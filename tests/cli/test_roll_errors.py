@@ -82,9 +82,10 @@ def test_a_folder_that_is_no_run_is_left_alone_even_with_force(roll: Roll, tmp_p
     assert precious.exists()
 
 
-def test_a_dry_run_with_force_removes_nothing(roll: Roll, tmp_path: Path) -> None:
+@pytest.mark.parametrize("also", ["--dry-run", "report_to=[nothing]", "env.config.max_steps=-1"])
+def test_force_removes_nothing_before_everything_was_checked(roll: Roll, tmp_path: Path, also: str) -> None:
     RunFolder(tmp_path / "runs" / "alfworld").write_recipe(Recipe(name="alfworld"))
-    roll("train", "alfworld", "--force", "--dry-run")
+    roll("train", "alfworld", "--force", also)
     assert (tmp_path / "runs" / "alfworld" / "recipe.yaml").exists()
 
 
@@ -114,3 +115,18 @@ def test_debug_shows_the_traceback(roll: Roll) -> None:
     result = roll("train", "nothing", "--debug")
     assert result.exit_code == ExitCode.RECIPE
     assert "Traceback" in result.stderr
+
+
+def test_incomplete_alfworld_data_is_a_data_error(roll: Roll, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "json_2.1.1").mkdir(parents=True)
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "data"))
+    result = roll("train", "alfworld")
+    assert_told(result, ExitCode.DATA, str(tmp_path / "data"), "incomplete")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_environment_that_does_not_exist_names_the_nearest(roll: Roll, tmp_path: Path) -> None:
+    assert_told(
+        roll("train", "alfworld", "env.name=alfwrld"), ExitCode.RECIPE, "`env.name`", "Did you mean 'alfworld'?"
+    )
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rocknroll.trainer import recipe_yaml
 from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.recipe_loader import dump_recipe, known_keys, load_recipe, shipped_recipes
+from rocknroll.trainer.recipe_errors import known_keys
+from rocknroll.trainer.recipe_loader import check_environment, dump_recipe, load_recipe, shipped_recipes
 
 
 def write(path: Path, text: str) -> Path:
@@ -204,4 +205,26 @@ def test_dumped_yaml_reads_back_unchanged(data: dict[str, object]) -> None:
 
 
 def test_known_keys_reach_into_sections() -> None:
-    assert {"seed", "policy.tiny.hidden_size", "learner.objective", "env.config"} <= set(known_keys())
+    assert {"seed", "policy.tiny.hidden_size", "learner.objective", "env.config"} <= set(known_keys(Recipe))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("env.name=alfwrld", "Did you mean 'alfworld'?"),
+        ("env.name=nowhere:Family", "cannot be imported"),
+        ("env.config.max_stps=3", "unknown key `env.config.max_stps`. Did you mean `env.config.max_steps`?"),
+        ("env.config.max_steps=many", "`env.config.max_steps` must be"),
+        ("env.config.objects=[6, 3]", "`env.config`: objects must be"),
+    ],
+)
+def test_what_the_environment_does_not_know_is_refused(override: str, says: str) -> None:
+    recipe = load_recipe(["alfworld"], [override])
+    with pytest.raises(RecipeError) as error:
+        check_environment(recipe)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_the_environment_of_every_shipped_recipe_is_accepted(name: str) -> None:
+    check_environment(load_recipe([name]))

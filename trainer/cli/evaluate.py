@@ -15,7 +15,7 @@ from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_cle
 from rocknroll.trainer.cli.progress import evaluation_line, make_ui
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.recipe_loader import load_recipe
+from rocknroll.trainer.recipe_loader import check_environment, load_recipe
 from rocknroll.trainer.run_folder import RunFolder
 
 
@@ -42,6 +42,7 @@ def evaluate(
       roll eval path/to/model --recipe alfworld --json
     """
     settings = _settings(target, recipe or [], overrides_only(overrides or []), split, episodes)
+    check_environment(settings)
     model, section = _model(target), settings.eval
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         from rocknroll.trainer import run

@@ -18,7 +18,7 @@ from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_cle
 from rocknroll.trainer.cli.progress import make_ui
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.recipe_loader import dump_recipe, load_recipe
+from rocknroll.trainer.recipe_loader import check_environment, dump_recipe, load_recipe
 from rocknroll.trainer.run_folder import RunFolder, new_run, open_run
 from rocknroll.trainer.trackers import require_trackers
 
@@ -58,12 +58,15 @@ def train(
 
       roll train --resume runs/alfworld
     """
-    plan = _plan(words or [], name, resume, force=force and not dry_run)
+    plan = _plan(words or [], name, resume, force=force)
+    check_environment(plan.recipe)
     require_trackers(plan.recipe.report_to)
     _set_threads(plan.recipe)
     if dry_run:
         _show(plan, as_json)
         return
+    if force:
+        plan.folder.remove()
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         from rocknroll.trainer import run
 

@@ -1,0 +1,102 @@
+"""What is wrong with a recipe, in sentences: where it was written, what was expected, what is nearest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_NEAR = 0.6
+"""How alike (difflib) a known key must be to be suggested."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A model and where in a recipe it stands (`env.config.`)."""
+
+    prefix: str
+    model: type[BaseModel]
+
+    def keys(self) -> list[str]:
+        """Every dotted key, sections included."""
+        return known_keys(self.model, self.prefix)
+
+
+def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key of a model, sections included."""
+    found: list[str] = []
+    for name, info in model.model_fields.items():
+        found.append(prefix + name)
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            found += known_keys(info.annotation, f"{prefix}{name}.")
+    return found
+
+
+def explain(invalid: ValidationError, schema: Schema, origin: Callable[[tuple[str, ...]], str]) -> str:
+    """All that pydantic found, as sentences."""
+    return " ".join(_sentence(error, schema, origin) for error in invalid.errors(include_url=False))
+
+
+def _sentence(error: ErrorDetails, schema: Schema, origin: Callable[[tuple[str, ...]], str]) -> str:
+    loc = tuple(str(part) for part in error["loc"])
+    key = schema.prefix + ".".join(loc)
+    if error["type"] == "extra_forbidden":
+        return f"{origin(loc)}: unknown key `{key}`. {_suggestion(key, schema.keys())}"
+    if error["type"] == "value_error":
+        where = f"`{key.rstrip('.')}`: " if key else ""
+        return f"{where}{error['msg'].removeprefix('Value error, ')}."
+    expected = _EXPECTED.get(error["type"]) or error["msg"].replace("Input should be", "must be", 1)
+    return f"{origin(loc)}: `{key}` {expected}, but is {json.dumps(error['input'])} ({kind(error['input'])})."
+
+
+_EXPECTED = {
+    "model_type": "must be a section (a mapping)",
+    "dict_type": "must be a mapping",
+    "tuple_type": "must be a list, such as [a, b]",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text (quote it)",
+    "string_pattern_mismatch": "may hold letters, digits, `.`, `_` and `-` only, and not begin with `.` or `-`",
+}
+"""What pydantic's commonest complaints mean to the writer of a recipe, by error type."""
+
+
+def _suggestion(key: str, known: Sequence[str]) -> str:
+    """The same name in another section, else the nearest key of this one; and what this section knows."""
+    section, _, leaf = key.rpartition(".")
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
+    within = f"{section}." if section else ""
+    likely = elsewhere or [within + near for near in nearest(leaf, siblings)]
+    where = f"`{section}` knows" if section else "A recipe knows"
+    return f"{did_you_mean(likely)}{where}: {', '.join(siblings)}."
+
+
+def nearest(word: str, known: Sequence[str]) -> list[str]:
+    return get_close_matches(word, known, n=1, cutoff=_NEAR)
+
+
+def did_you_mean(keys: Sequence[str]) -> str:
+    return f"Did you mean {' or '.join(f'`{key}`' for key in keys)}? " if keys else ""
+
+
+_KINDS: dict[type, str] = {
+    bool: "a truth value",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "nothing",
+}
+
+
+def kind(value: Any) -> str:
+    return _KINDS.get(type(value), type(value).__name__)
