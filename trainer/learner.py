@@ -26,6 +26,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from rocknroll.trainer.checkpoint import (
     CheckpointError,
@@ -90,6 +91,7 @@ class Learner(StreamTrainer):
         self._waiting = False
         self._staging: Path | None = None
         self._saved_step = -1
+        disable_progress_bar()
         use_packed_attention(model)
         disable_dropout_in_model(model)
         self._reference = _frozen(model) if section.kl_coef > 0 else None
@@ -141,6 +143,7 @@ class Learner(StreamTrainer):
             # The Trainer would train one more step.
             self._load_from_checkpoint(str(checkpoint))
             self.version = version
+            self._stream.publish(version, self._policy.state_dict())
         else:
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 

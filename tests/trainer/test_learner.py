@@ -14,6 +14,7 @@ import numpy as np
 import played
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from rocknroll.trainer.checkpoint import CheckpointError, newest_checkpoint
@@ -62,10 +63,9 @@ class Recording:
 
 
 def learner(run_dir: Path, stream: Recording, section: LearnerSection = SECTION, **options: Any) -> Learner:
-    model = options.pop("model", None) or played.tiny_qwen3()
-    return Learner(
-        model=model, tokenizer=None, stream=stream, section=section, run_dir=run_dir, report_to=(), seed=3, **options
-    )
+    options = {"model": None, "tokenizer": None, "report_to": (), "seed": 3} | options
+    options["model"] = options["model"] or played.tiny_qwen3()
+    return Learner(stream=stream, section=section, run_dir=run_dir, **options)
 
 
 def rows(run_dir: Path) -> list[dict[str, float]]:
@@ -95,6 +95,13 @@ def test_metrics_have_one_row_per_iteration(tmp_path: Path) -> None:
     assert [row["iteration"] for row in rows(tmp_path)] == [1, 2, 3, 4] == [row["iteration"] for row in seen]
     wanted = {"loss", "grad_norm", "learning_rate", "rollout/figure", "batch/reward", "ratio/ess", "ratio/w_mean"}
     assert wanted | {"objective/entropy", "objective/kl_reference", "learner/train_s"} <= rows(tmp_path)[0].keys()
+
+
+def test_tensorboard_gets_every_iteration_in_the_run_folder(tmp_path: Path) -> None:
+    learner(tmp_path, Recording(), report_to=("tensorboard",)).learn()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()  # type: ignore[no-untyped-call]
+    assert [point.step for point in events.Scalars("train/batch/reward")] == [1, 2, 3, 4]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "metrics.jsonl", "tensorboard"}
 
 
 @pytest.mark.parametrize("section", [SECTION, THOROUGH], ids=["one step a batch", "four steps, decoupled, KL"])
@@ -189,8 +196,8 @@ def test_resuming_a_finished_run_trains_nothing(tmp_path: Path) -> None:
     stream = Recording()
     finished = learner(tmp_path, stream, model=played.tiny_qwen3(seed=9))
     assert finished.learn(resume=True)
-    assert stream.calls == ["stop"]
-    assert same(finished.model.state_dict(), first.weights[4])
+    assert stream.calls == ["publish 4", "stop"]
+    assert same(stream.weights[4], first.weights[4])
 
 
 def test_resuming_without_a_checkpoint_says_so(tmp_path: Path) -> None:

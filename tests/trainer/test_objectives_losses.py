@@ -86,9 +86,8 @@ def test_what_the_mask_hides_reaches_neither_value_nor_gradient(name: str) -> No
     hidden = [torch.where(mask, x, math.nan) for x in (logp, behaviour, proximal, advantage)]
     hidden[0].requires_grad_()
     loss, stats = POLICY_LOSSES[name](hidden[0], hidden[1], hidden[2], hidden[3], mask, CFG)
-    loss = regularised(
-        loss, mask, entropy=hidden[0], entropy_coef=0.3, kl=k3_kl(hidden[0], hidden[1], mask), kl_coef=0.2
-    )
+    kl = k3_kl(hidden[0], hidden[1], mask)
+    loss = regularised(loss, mask, entropy=hidden[0], entropy_coef=0.3, kl=kl, kl_coef=0.2)
     assert (loss[~mask] == 0).all()
     assert not any(stat[~mask].any() for stat in stats.values())
     loss.sum().backward()  # type: ignore[no-untyped-call]
