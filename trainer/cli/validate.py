@@ -11,7 +11,7 @@ from rocknroll.trainer.cli.arguments import overrides_only
 from rocknroll.trainer.cli.boundary import DebugOption
 from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_clean
 from rocknroll.trainer.cli.progress import make_ui
-from rocknroll.trainer.recipe_loader import load_recipe
+from rocknroll.trainer.recipe_loader import check_environment, load_recipe
 
 VALIDATED = ("alfworld",)
 
@@ -34,14 +34,18 @@ def validate(
     if environment not in VALIDATED:
         raise typer.BadParameter(f"{environment} cannot be validated; known: {', '.join(VALIDATED)}")
     settings = load_recipe([], [f"env.name={environment}", *overrides_only(overrides or [])])
+    check_environment(settings)
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
-        from rocknroll.envs.alfworld.config import read_config
+        from rocknroll.envs.alfworld.family import AlfWorldFamily
         from rocknroll.envs.alfworld.validate import validate as play
 
-        report = play(read_config(settings.env.config), games, lambda done, total: ui.progress("games", done, total))
+        config = AlfWorldFamily(settings.env.config).config
+        report = play(config, games, lambda done, total: ui.progress("games", done, total))
     if as_json:
-        print_json(report.to_json())
+        print_json(report.as_json())
         return
-    for kind, task in report.by_task.items():
-        print(f"{kind:<32} {task.solved:>4} of {task.total}")
-    print(f"{'all':<32} {report.solved:>4} of {report.total}")
+    for kind, count in report.by_task.items():
+        print(f"{kind:<32} {count.solved:>5} of {count.total} solved")
+    print(f"{'all':<32} {report.solved:>5} of {report.total} solved, {report.accepted} accepted by the official loader")
+    for game in report.unsolved:
+        print(f"unsolved: {game}")
