@@ -126,7 +126,7 @@ class LearnerSection(Section):
     gigpo_gamma: Fraction = 0.95
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: PositiveFloat = 1.0
-    pass_tokens: PositiveInt = 8192
+    pass_tokens: PositiveInt = 4096
     """Tokens forwarded at once (memory); a longer trajectory gets a pass of its own."""
     threads: PositiveInt = 1
 
