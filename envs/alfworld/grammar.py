@@ -23,8 +23,10 @@ from rocknroll.envs.alfworld.facts import Binding, Condition, Facts, Query
 TASK_MARK = "(the task of this game)"
 """Stands for the task in a compiled grammar; plain text to the parsers."""
 
-_TASK = re.compile(r'(?<="Your task is to: )[^"\\;|<>\[\]#{}\t]+(?=")')
-"""A task without any character that TextWorld's grammar would read as more than text."""
+_BEFORE_TASK = '"Your task is to: '
+
+_PLAIN = re.compile(r"[^\\;|<>\[\]#{}\t]+")
+"""A task without any character that JSON or TextWorld's grammar would read as more than text."""
 
 TypeTable = tuple[tuple[str, tuple[str, ...]], ...]
 """Types of a domain: name and supertypes, in the order in which they are declared."""
@@ -88,7 +90,7 @@ class Grammar:
         """Every predicate that some text depends on."""
         self._rules = {
             name: tuple(
-                Production(self._query(rule.condition) if rule.condition else None, self._compile(rule.rhs))
+                Production(self.query(rule.condition) if rule.condition else None, self._compile(rule.rhs))
                 for rule in rules
             )
             for name, rules in grammar._rules.items()
@@ -106,7 +108,8 @@ class Grammar:
         self.reads |= before
         return ActionText(template, template_reads, self._sequence(action.feedback_rule))
 
-    def _query(self, expression: str) -> Query:
+    def query(self, expression: str) -> Query:
+        """A conjunctive query in TextWorld's syntax, compiled."""
         if expression not in self._queries:
             self._queries[expression] = tuple(
                 Condition(
@@ -150,7 +153,7 @@ class Grammar:
         expression = self._symbol(symbol.expression)
         if not symbol.given:
             return expression, lambda scope: [scope]
-        query = self._query(symbol.given)
+        query = self.query(symbol.given)
         return expression, lambda scope: [
             scope.extended(answer) for answer in scope.facts.answers(query, scope.binding)
         ]
@@ -193,7 +196,8 @@ def without_task(text: str) -> tuple[str, str]:
 
     A text whose task cannot be told apart for certain comes back whole, with an empty task.
     """
-    if TASK_MARK in text or len(_TASK.findall(text)) != 1:
+    before, found, after = text.partition(_BEFORE_TASK)
+    task, quote, rest = after.partition('"')
+    if not quote or TASK_MARK in text or _BEFORE_TASK in rest or not _PLAIN.fullmatch(task):
         return text, ""
-    task = _TASK.findall(text)[0]
-    return _TASK.sub(TASK_MARK, text), task
+    return f"{before}{found}{TASK_MARK}{quote}{rest}", task

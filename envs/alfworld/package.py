@@ -66,6 +66,7 @@ def grammar() -> str:
     return (folder() / "data" / "alfred.twl2").read_text(encoding="utf-8")
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of everything that decides what a game says; part of every cache key."""
     return {name: metadata.version(name) for name in ("alfworld", "textworld", "fast-downward-textworld")}
