@@ -56,8 +56,10 @@ class Family(Protocol):
     """`package.module:Class` of the Gymnasium environment, imported inside the sandbox."""
     instructions: str
     """System prompt for chat models: what the task is and how to answer."""
-    config: BaseModel
-    """The family's checked settings; its model refuses unknown keys."""
+
+    @property
+    def config(self) -> BaseModel:
+        """The family's checked settings; its model refuses unknown keys."""
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make or check the data this family needs; idempotent, cached by content.
