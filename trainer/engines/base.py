@@ -91,4 +91,4 @@ class Engine(Protocol):
         """Stop; pending requests fail with EngineError."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Counters since start: `tokens_generated`, `tokens_prefilled`, `tokens_reused`, `busy_s`, `idle_s`, `steps`."""
+        """Counters: `tokens_generated`, `tokens_prefilled`, `tokens_reused`, `busy_s`, `idle_s`, `steps`."""

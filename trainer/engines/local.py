@@ -35,6 +35,8 @@ PREFILL_TOKENS = 512
 """Context tokens computed in one step at most, so that long prompts do not hold up requests that decode."""
 PREFILL_CHUNK = 256
 """Context tokens of one request in one step at most, so that a long prompt leaves room for short ones."""
+WORTH_SHARING = 24
+"""Fewer missing tokens are computed without looking whether another slot has them: most turns are that short."""
 
 
 @dataclass(eq=False)
@@ -369,6 +371,8 @@ class LocalEngine:
 
     def _share(self, slot: Slot, filling: list[Slot]) -> bool:
         """Copy what another slot has of this context; false when it pays to wait for one that is being filled."""
+        if slot.pending < WORTH_SHARING:
+            return True
         donor = self._table.donor(slot)
         known = slot.cached if donor is None else donor[1]
         wanted = known + MIN_SHARED

@@ -28,6 +28,21 @@ class Row:
         return self.start + len(self.tokens)
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A row that is attended by itself: tokens `first` to `stop` of the packed row."""
+
+    first: int
+    stop: int
+    slot: int
+    start: int
+    end: int
+
+
+MASK_ROWS = 256
+"""Rows up to this length get their causal mask without computing it."""
+
+
 class KVStore:
     """Keys and values of all slots: [layers, 2, slots, kv_heads, max_length, head_dim]."""
 
@@ -45,6 +60,17 @@ class KVStore:
         # Zeros, not empty: a masked position weighs 0, and 0 times a leftover NaN would be NaN.
         self.data = torch.zeros(layers, 2, slots, kv_heads, max_length, head_dim, dtype=dtype, device=device)
         self.kv_heads, self.max_length, self.head_dim = kv_heads, max_length, head_dim
+        # The causal masks of all row shapes up to a length are views of this one.
+        later = torch.full((MASK_ROWS, MASK_ROWS), -torch.inf, dtype=dtype, device=device).triu_(1)
+        self._causal = torch.cat((later.new_zeros(MASK_ROWS, max_length), later), dim=1)
+
+    def causal(self, start: int, end: int) -> Tensor:
+        """[end - start, end]: 0 where the tokens at positions `start` to `end` see a position, else -inf."""
+        count = end - start
+        if count <= MASK_ROWS:
+            return self._causal[:count, self.max_length - start : self.max_length + count]
+        mask = torch.full((count, end), -torch.inf, dtype=self.data.dtype, device=self.data.device)
+        return mask.triu_(start + 1)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give slot `target` the first `length` positions of slot `source`."""
@@ -69,8 +95,15 @@ class RaggedBatch:
         self._lines = lines.flatten()
         """[T * kv_heads]: line of the store, seen as [slots * kv_heads * max_length, head_dim]."""
         self._single = [row for row in self.rows if len(row.tokens) == 1]
-        self._several = self.rows[len(self._single) :]
+        self._ends = [row.end for row in self._single]
         self._block = self._fits_block()
+        self._pieces: list[_Piece] = []
+        place = 0
+        for row in self.rows:
+            stop = place + len(row.tokens)
+            if len(row.tokens) > 1 or not self._block:
+                self._pieces.append(_Piece(place, stop, row.slot, row.start, row.end))
+            place = stop
         self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def attend(
@@ -90,16 +123,11 @@ class RaggedBatch:
         keys.view(-1, width).index_copy_(0, self._lines, key.reshape(-1, width))
         values.view(-1, width).index_copy_(0, self._lines, value.reshape(-1, width))
         out = torch.empty_like(query)
-        done = len(self._single)
         if self._block:
+            done = len(self._single)
             out[:done] = self._attend_block(query[:done], keys, values, scale, window)
-            rest, offset = self._several, done
-        else:
-            rest, offset = self.rows, 0
-        for row in rest:
-            stop = offset + len(row.tokens)
-            out[offset:stop] = self._attend_row(row, query[offset:stop], keys, values, scale, window)
-            offset = stop
+        if self._pieces:
+            self._attend_pieces(query, keys, values, scale, window, out)
         return out
 
     def _fits_block(self) -> bool:
@@ -111,14 +139,13 @@ class RaggedBatch:
         if len(self._single) < 2:
             return False
         span = self._single[-1].slot - self._single[0].slot + 1
-        longest = max(row.end for row in self._single)
-        return span * longest <= sum(280 + 0.7 * row.end for row in self._single)
+        return span * max(self._ends) <= 280 * len(self._ends) + 0.7 * sum(self._ends)
 
     def _attend_block(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None) -> Tensor:
         """All contexts with a single new token: [D, heads, head_dim] -> the same."""
         low, high = self._single[0].slot, self._single[-1].slot + 1
         span, heads, width = high - low, self.store.kv_heads, self.store.head_dim
-        longest = max(row.end for row in self._single)
+        longest = max(self._ends)
         picked = None
         if span != len(self._single):
             picked = torch.tensor([row.slot - low for row in self._single], device=query.device)
@@ -138,8 +165,8 @@ class RaggedBatch:
         if cached is None:
             device = self.store.data.device
             ends = [1] * span  # a slot without a token sees one position, so that its softmax stays a number
-            for row in self._single:
-                ends[row.slot - low] = row.end
+            for row, token_end in zip(self._single, self._ends, strict=True):
+                ends[row.slot - low] = token_end
             end = torch.tensor(ends, device=device)[:, None]
             position = torch.arange(longest, device=device)
             hidden = position >= end
@@ -150,32 +177,31 @@ class RaggedBatch:
             self._masks[-1, window] = cached
         return cached
 
-    def _attend_row(
-        self, row: Row, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None
-    ) -> Tensor:
-        """One context with any number of new tokens: [n, heads, head_dim] -> the same."""
-        grouped_query = query.shape[1] != self.store.kv_heads
-        out = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None],
-            keys[row.slot, :, : row.end][None],
-            values[row.slot, :, : row.end][None],
-            attn_mask=self._row_mask(row, window),
-            scale=scale,
-            enable_gqa=grouped_query,
-        )
-        return out[0].transpose(0, 1)
+    def _attend_pieces(
+        self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None, out: Tensor
+    ) -> None:
+        """Every piece against its own slot: [T, heads, head_dim] in and out."""
+        grouped = query.shape[1] != self.store.kv_heads
+        by_head, out_by_head = query.transpose(0, 1)[None], out.transpose(0, 1)[None]
+        for piece in self._pieces:
+            slot, end = slice(piece.slot, piece.slot + 1), piece.end
+            out_by_head[:, :, piece.first : piece.stop] = F.scaled_dot_product_attention(
+                by_head[:, :, piece.first : piece.stop],
+                keys[slot, :, :end],
+                values[slot, :, :end],
+                attn_mask=self._piece_mask(piece, window),
+                scale=scale,
+                enable_gqa=grouped,
+            )
 
-    def _row_mask(self, row: Row, window: int | None) -> Tensor | None:
-        """[n, end], true where a new token sees the position; None when it sees all."""
-        if len(row.tokens) == 1 and window is None:
-            return None
-        cached = self._masks.get((row.slot, window))
+    def _piece_mask(self, piece: _Piece, window: int | None) -> Tensor | None:
+        """[n, end], added to the scores; None when every position is seen."""
+        if window is None:
+            return None if piece.stop - piece.first == 1 else self.store.causal(piece.start, piece.end)
+        cached = self._masks.get((piece.slot, window))
         if cached is None:
-            device = self.store.data.device
-            own = torch.arange(row.start, row.end, device=device)[:, None]
-            position = torch.arange(row.end, device=device)
-            cached = position <= own
-            if window is not None:
-                cached &= position > own - window
-            self._masks[row.slot, window] = cached
+            causal = self.store.causal(piece.start, piece.end)
+            own = torch.arange(piece.start, piece.end, device=causal.device)[:, None]
+            too_old = torch.arange(piece.end, device=causal.device) <= own - window
+            cached = self._masks[piece.slot, window] = causal.masked_fill(too_old, -torch.inf)
         return cached
