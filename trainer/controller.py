@@ -6,7 +6,6 @@ swaps the weights, resumes, and lets the scheduler admit what the new version al
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,5 +54,4 @@ def write_weights(state: Mapping[str, torch.Tensor], path: Path) -> Path:
     """Write a state dict as safetensors, atomically; tensors that share storage are written once each."""
     partial = path.with_suffix(".partial")
     save_file({name: tensor.detach().contiguous().clone() for name, tensor in state.items()}, partial)
-    os.replace(partial, path)
-    return path
+    return partial.replace(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup
+from transformers import get_cosine_schedule_with_warmup
 from transformers.modeling_utils import PreTrainedModel
 
 from rocknroll import __version__

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocknroll.envs.registry import make_family
+from rocknroll.envs.registry import family as make_family
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import EnvSpec, SandboxSpec
@@ -61,11 +61,7 @@ async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> Asyn
     )
     async with Fleet(spec, size=recipe.sandbox.count, runtime=ProcessRuntime(), store=None) as fleet:
         environments = FleetEnvironments(
-            fleet,
-            family.entry_point,
-            family.env_kwargs(),
-            lease_s=recipe.sandbox.lease_s,
-            step_timeout_s=recipe.sandbox.step_timeout_s,
+            fleet, lease_s=recipe.sandbox.lease_s, step_timeout_s=recipe.sandbox.step_timeout_s
         )
         options = PlayOptions(
             max_action_tokens=rollout.max_action_tokens,

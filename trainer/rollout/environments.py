@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from rocknroll.envs.remote import RemoteEnv
 from rocknroll.sandbox.fleet import Fleet
@@ -13,12 +12,8 @@ from rocknroll.sandbox.fleet import Fleet
 class FleetEnvironments:
     """Leases a sandbox from `fleet` for every episode and recycles it when the episode broke."""
 
-    def __init__(
-        self, fleet: Fleet, entry_point: str, kwargs: Mapping[str, Any], *, lease_s: float, step_timeout_s: float
-    ) -> None:
+    def __init__(self, fleet: Fleet, *, lease_s: float, step_timeout_s: float) -> None:
         self._fleet = fleet
-        self._entry_point = entry_point
-        self._kwargs = kwargs
         self._lease_s = lease_s
         self._step_timeout_s = step_timeout_s
 
@@ -32,7 +27,7 @@ class FleetEnvironments:
         sandbox = await self._fleet.lease(owner=owner, ttl_s=self._lease_s)
         broken = True
         try:
-            yield RemoteEnv(sandbox, self._entry_point, self._kwargs, step_timeout_s=self._step_timeout_s)
+            yield RemoteEnv(sandbox, step_timeout_s=self._step_timeout_s)
             broken = False
         finally:
             await sandbox.release(recycle=broken)

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -95,10 +96,8 @@ class RolloutService:
     def stop(self) -> None:
         """End the process and its sandboxes; safe to call twice and after a failure."""
         if self._process.is_alive():
-            try:
+            with suppress(OSError):  # it is gone already, which is what stop is for
                 self._connection.send(("stop", ()))
-            except (BrokenPipeError, OSError):
-                pass  # it is gone already, which is what stop is for
             self._process.join(STOP_TIMEOUT_S)
             if self._process.is_alive():
                 self._process.kill()
@@ -176,7 +175,7 @@ class _Server:
             self._connection.send(("result", result))
 
     async def _do_ready(self) -> None:
-        await self._parts.fleet.wait_ready(1)
+        await (await self._parts.fleet.lease(owner="readiness")).release()
 
     async def _do_next_batch(self) -> RolloutBatch:
         asked = time.perf_counter()
@@ -210,4 +209,4 @@ class _Server:
         self._parts.scheduler.load_state_dict(state)
 
     async def _do_sandbox_pids(self) -> list[int]:
-        return self._parts.fleet.pids()
+        return [row["pid"] for row in self._parts.fleet.snapshot() if row["pid"] is not None]
