@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-from rocknroll.envs.wire import dumps, loads
+from rocknroll.envs.wire import NotTransportable, dumps, loads
 from rocknroll.sandbox.agent import PREFIX, pack
 
 TRACEBACK_CHARS = 20_000
@@ -31,10 +31,7 @@ class Host:
         match request["op"]:
             case "make":
                 self._env = load(request["entry_point"])(**request["kwargs"])
-                return {
-                    "action_space": repr(self._env.action_space),
-                    "observation_space": repr(self._env.observation_space),
-                }
+                return {name: describe(getattr(self._env, name)) for name in ("action_space", "observation_space")}
             case "reset":
                 return list(self._env.reset(seed=request["seed"], options=request["options"]))
             case "step":
@@ -45,6 +42,16 @@ class Host:
                 return None
             case other:
                 raise ValueError(f"unknown request {other!r}")
+
+
+def describe(space: Any) -> dict[str, Any]:
+    """A space as JSON; one that has no such form only matters to who asks for it outside."""
+    from rocknroll.envs.space_wire import encode
+
+    try:
+        return encode(space)
+    except NotTransportable:
+        return {"kind": type(space).__name__, "text": repr(space)}
 
 
 def load(entry_point: str) -> Any:

@@ -40,15 +40,18 @@ class RemoteEnv:
         self._sandbox, self._env, self._step_timeout_s = sandbox, env, step_timeout_s
         self._made = env == sandbox.env
 
-    async def make(self) -> None:
-        """Make the environment unless an equal one is there already. `reset` does it by itself.
+    async def make(self) -> dict[str, Any]:
+        """Make the environment unless an equal one is there already, and describe its spaces (`space_wire.decode`).
+        `reset` does it by itself.
 
         Raises:
             EnvError: its class cannot be imported or its constructor raised. SandboxError: the sandbox was lost.
         """
         header, body = env_request(self._env, self._sandbox.python)
-        await self._sandbox.request("env.make", header, body, self._env.make_timeout_s)
+        _, spaces = await self._sandbox.request("env.make", header, body, self._env.make_timeout_s)
         self._made = True
+        described: dict[str, Any] = loads(spaces)
+        return described
 
     async def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, Info]:
         """Start an episode.

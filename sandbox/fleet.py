@@ -174,6 +174,7 @@ class Fleet:
                     "token": member.lease.token,
                     "deadline": now + member.lease.deadline_s - now_s,
                 },
+                "pid": self._live[member.id].instance.pid if member.id in self._live else None,
                 "restarts": member.restarts,
                 "last_error": member.last_error or None,
             }

@@ -33,6 +33,8 @@ class Instance(Protocol):
     """One running sandbox. Its agent serves at `socket_path`."""
 
     socket_path: Path
+    pid: int
+    """Process on this machine that the instance ends with."""
     secret: str
     python: tuple[str, ...]
     """Command of the Python interpreter inside."""

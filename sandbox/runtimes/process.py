@@ -168,7 +168,7 @@ class ProcessInstance:
     def __init__(self, server: _ForkServer, folder: Path, secret: str) -> None:
         self.socket_path = folder / "agent.sock"
         self.secret = secret
-        self.python = (sys.executable,)
+        self.python: tuple[str, ...] = (sys.executable,)
         self.pid = 0
         self._folder, self._server = folder, server
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()

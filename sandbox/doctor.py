@@ -1,0 +1,68 @@
+"""What sandboxes can count on here: the checks behind `rock doctor`."""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rocknroll.sandbox.channel import SOCKET_PATH_LIMIT_BYTES
+from rocknroll.sandbox.runtimes.base import Isolation
+from rocknroll.sandbox.runtimes.process import ProcessRuntime
+
+FOLDER_BYTES = len("/rock-abcdefgh/1000000/agent.sock")
+"""What the process runtime appends to the temporary folder, at most."""
+DESCRIPTORS_FOR_200_SANDBOXES = 1024
+
+
+async def examine() -> dict[str, Any]:
+    """`checks`: each with `name`, `ok`, `found` and `remedy`; `isolation` of the process runtime; `ok` over all.
+
+    Raises:
+        RuntimeUnavailable: the process runtime cannot work here at all.
+    """
+    runtime = ProcessRuntime()
+    try:
+        isolation = await runtime.isolation()
+    finally:
+        await runtime.close()
+    checks = [_isolation(isolation), _socket_paths(), _descriptors()]
+    return {
+        "ok": all(check["ok"] for check in checks),
+        "checks": checks,
+        "isolation": {
+            "runtime": runtime.name,
+            "level": isolation.level,
+            "separated": isolation.separated,
+            "shared": isolation.shared,
+            "missing": isolation.missing,
+            "remedy": isolation.remedy,
+        },
+    }
+
+
+def _check(name: str, ok: bool, found: str, remedy: str = "") -> dict[str, Any]:
+    return {"name": name, "ok": ok, "found": found, "remedy": remedy}
+
+
+def _isolation(isolation: Isolation) -> dict[str, Any]:
+    found = f"{isolation.level}; own: {', '.join(isolation.separated)}; shared: {', '.join(isolation.shared)}"
+    if isolation.missing:
+        found += f"; missing: {isolation.missing}"
+    return _check("process runtime", isolation.level != "plain", found, isolation.remedy)
+
+
+def _socket_paths() -> dict[str, Any]:
+    folder = Path(tempfile.gettempdir())
+    length = len(str(folder).encode()) + FOLDER_BYTES
+    ok = length <= SOCKET_PATH_LIMIT_BYTES
+    remedy = "" if ok else "export TMPDIR=/tmp"
+    return _check("socket paths", ok, f"{length} of {SOCKET_PATH_LIMIT_BYTES} bytes under {folder}", remedy)
+
+
+def _descriptors() -> dict[str, Any]:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    ok = soft == resource.RLIM_INFINITY or soft >= DESCRIPTORS_FOR_200_SANDBOXES
+    found = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    return _check("open files", ok, found, "" if ok else f"ulimit -n {DESCRIPTORS_FOR_200_SANDBOXES}")
