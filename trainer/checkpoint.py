@@ -50,6 +50,8 @@ class PendingBatch:
     groups: tuple[Group, ...]
     metrics: Mapping[str, float]
     steps_done: int
+    steps: int
+    """Optimiser steps the whole batch was cut into."""
     proximal: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
     reference: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
 
@@ -59,7 +61,8 @@ def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: 
     folder.mkdir(parents=True, exist_ok=True)
     state: dict[str, Any] = {"format": FORMAT, "version": version, "stream": dict(stream), "pending": None}
     if pending is not None:
-        state["pending"] = {"steps_done": pending.steps_done, "metrics": pending.metrics}
+        steps = len(pending.minibatches)
+        state["pending"] = {"steps_done": pending.steps_done, "steps": steps, "metrics": pending.metrics}
         write_groups(folder / GROUPS_FILE, pending.groups)
         arrays = {f"proximal/{member}": values for member, values in pending.proximal.items()}
         arrays |= {f"reference/{member}": values for member, values in pending.reference.items()}
@@ -86,6 +89,7 @@ def read_state(folder: Path) -> LearnerState:
                 groups=tuple(read_groups(folder / GROUPS_FILE)),
                 metrics=state["pending"]["metrics"],
                 steps_done=int(state["pending"]["steps_done"]),
+                steps=int(state["pending"]["steps"]),
                 proximal=_by_member(saved, "proximal/"),
                 reference=_by_member(saved, "reference/"),
             )

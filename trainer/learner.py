@@ -303,6 +303,11 @@ class Learner(StreamTrainer):
     def _restore(self, pending: PendingBatch) -> Experience:
         batch = Batch(groups=pending.groups, metrics=pending.metrics)
         experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
+        if len(experience.minibatches) != pending.steps:
+            raise CheckpointError(
+                f"the checkpoint was taken within a batch of {pending.steps} optimiser steps, and the recipe now asks for "
+                f"{len(experience.minibatches)}: resume with the `epochs` and `minibatches` the run was started with"
+            )
         experience.steps_done = pending.steps_done
         experience.proximal, experience.reference = pending.proximal, pending.reference
         return experience

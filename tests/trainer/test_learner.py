@@ -134,6 +134,15 @@ def test_a_run_stopped_in_the_middle_of_a_batch_resumes_bit_by_bit(tmp_path: Pat
     assert same(again.weights[4], whole.weights[4])
 
 
+def test_a_half_trained_batch_is_not_cut_anew(tmp_path: Path) -> None:
+    stream = Recording()
+    cut = learner(tmp_path, stream, THOROUGH)
+    stream.on_batch = lambda version: cut.request_stop()
+    cut.learn()
+    with pytest.raises(CheckpointError, match="within a batch of 4 optimiser steps"):
+        learner(tmp_path, Recording(), THOROUGH.model_copy(update={"epochs": 3})).learn(resume=True)
+
+
 def test_a_stream_that_ends_leaves_a_checkpoint_and_no_lost_batch(tmp_path: Path) -> None:
     def end(version: int) -> None:
         if version == 2:
