@@ -1,13 +1,24 @@
-"""What every benchmark here prints: a table for people, one JSON object for scripts."""
+"""What every benchmark here prints: a table for people, one JSON object for scripts.
+
+Import this before anything of the project: Python puts a script's folder first on the path, where
+`alfworld.py` would hide the package of that name. Importing this module puts the folder last.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+_FOLDER = str(Path(__file__).resolve().parent)
+
+if _FOLDER in sys.path:
+    sys.path.remove(_FOLDER)
+    sys.path.append(_FOLDER)
 
 
 def machine() -> dict[str, Any]:

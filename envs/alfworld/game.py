@@ -66,7 +66,7 @@ def put_template(grammar: str) -> str:
 def broken(path: str | Path, why: str) -> EnvDataError:
     """The error for a game that cannot be played."""
     return EnvDataError(
-        f"{path} cannot be played: {' '.join(why.split())}. Delete that game's folder, or fetch the official data again "
+        f"{path} cannot be played: {' '.join(why.split())}. Delete that game's folder, or fetch the official data "
         "(`alfworld-download`); generated games are made anew when their folder in the cache is deleted."
     )
 

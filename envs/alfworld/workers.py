@@ -2,7 +2,7 @@
 
 Each worker is `python -m rocknroll.envs.alfworld.worker`, fed one JSON job on its standard input and
 answering with one JSON line per finished item. No fork (this process may hold threads of a trainer) and
-no multiprocessing spawn (it would import the caller's script again).
+no multiprocessing spawn (it would import the caller's script again); `-P` keeps the current folder off its path.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def spread(job: Mapping[str, Any], items: Sequence[Any], progress: Progress | No
 
     def run(share: Sequence[Any]) -> list[dict[str, Any]]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rocknroll.envs.alfworld.worker"],
+            [sys.executable, "-P", "-m", "rocknroll.envs.alfworld.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
