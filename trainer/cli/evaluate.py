@@ -12,6 +12,7 @@ import typer
 from rocknroll.trainer.cli.arguments import overrides_only
 from rocknroll.trainer.cli.boundary import DebugOption
 from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_clean
+from rocknroll.trainer.cli.process import prepare_process
 from rocknroll.trainer.cli.progress import evaluation_line, make_ui
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
@@ -45,6 +46,8 @@ def evaluate(
     check_environment(settings)
     model, section = _model(target), settings.eval
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
+        prepare_process(settings)
+        ui.phase("loading torch and transformers")
         from rocknroll.trainer import run
 
         result = run.evaluate(

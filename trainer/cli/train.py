@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import typer
 from rocknroll.trainer.cli.arguments import name_recipes, split_overrides
 from rocknroll.trainer.cli.boundary import DebugOption
 from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_clean
+from rocknroll.trainer.cli.process import prepare_process
 from rocknroll.trainer.cli.progress import make_ui
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
@@ -61,13 +61,14 @@ def train(
     plan = _plan(words or [], name, resume, force=force)
     check_environment(plan.recipe)
     require_trackers(plan.recipe.report_to)
-    _set_threads(plan.recipe)
     if dry_run:
         _show(plan, as_json)
         return
     if force:
         plan.folder.remove()
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
+        prepare_process(plan.recipe)
+        ui.phase("loading torch and transformers")
         from rocknroll.trainer import run
 
         try:
@@ -113,11 +114,6 @@ def _own_place(folder: RunFolder) -> list[str]:
 def _differences(given: Recipe, started: Recipe) -> list[str]:
     ours, theirs = given.model_dump(), started.model_dump()
     return [f"`{key}`" for key in ours if ours[key] != theirs[key] and key not in ("name", "output_dir")]
-
-
-def _set_threads(recipe: Recipe) -> None:
-    """OpenMP reads this once, when torch is imported; more threads than the recipe's only get in each other's way."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(recipe.learner.threads, recipe.engine.threads)))
 
 
 def _show(plan: _Plan, as_json: bool) -> None:
