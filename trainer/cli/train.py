@@ -69,9 +69,9 @@ def train(
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         prepare_process(plan.recipe)
         ui.phase("loading torch and transformers")
-        from rocknroll.trainer import run
-
         try:
+            from rocknroll.trainer import run
+
             result = run.train(plan.recipe, plan.folder, ui, resume=plan.resume)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_how_to_go_on(plan.folder)) from None
