@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -267,6 +268,8 @@ async def test_pending_and_later_requests_of_a_closed_engine_fail() -> None:
             await task
     with pytest.raises(EngineError, match="closed"):
         await engine.generate(ask([1]))
+    await engine.abort("r0")
+    await engine.release("0")
     await engine.close()
 
 
@@ -293,6 +296,4 @@ async def test_idle_engine_waits_and_counts_it() -> None:
 
 
 def _thread_cpu_s(engine: LocalEngine) -> float:
-    import time
-
     return time.clock_gettime(time.pthread_getcpuclockid(engine._thread.ident or 0))

@@ -144,15 +144,17 @@ class LocalEngine:
         try:
             generation: Generation = await run.reply.future
         except asyncio.CancelledError:
-            self._post(lambda: self._abort(request.id))
+            await self.abort(request.id)
             raise
         return generation
 
     async def abort(self, request_id: str) -> None:
-        self._post(lambda: self._abort(request_id))
+        with suppress(EngineError):  # a closed engine has already ended all requests
+            self._post(lambda: self._abort(request_id))
 
     async def release(self, trajectory_id: str) -> None:
-        self._post(lambda: self._table.release(trajectory_id))
+        with suppress(EngineError):  # and holds no slots
+            self._post(lambda: self._table.release(trajectory_id))
 
     async def suspend(self) -> None:
         await self._ask(lambda: setattr(self, "_suspended", True))
