@@ -77,6 +77,9 @@ class Family(Protocol):
     def content_key(self) -> str:
         """Hash of everything that decides the tasks and expert episodes (configuration, versions)."""
 
+    def vocabulary(self) -> Sequence[str]:
+        """Words that any task may use, beyond those in the expert's episodes; for tokenizers made here."""
+
     def tasks(self, split: str) -> Sequence[Task]:
         """Tasks of a split (`train`, `seen`, `unseen`) in a fixed order that depends on the configuration alone."""
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rocknroll.envs.alfworld import package
 from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, translations
 from rocknroll.envs.alfworld.episodes import content_key, expert_episodes
 from rocknroll.envs.alfworld.games import library
@@ -21,6 +22,9 @@ INSTRUCTIONS = (
     "move OBJECT to RECEPTACLE, examine THING, use OBJECT, heat OBJECT with RECEPTACLE, cool OBJECT with RECEPTACLE, "
     "clean OBJECT with RECEPTACLE, slice OBJECT with OBJECT. Names come with their numbers, as in `go to cabinet 1`."
 )
+
+LARGEST_NUMBER = 32
+"""Of a name, as in `cabinet 32`; full scenes have up to 27 cabinets."""
 
 
 class AlfWorldFamily:
@@ -78,6 +82,12 @@ class AlfWorldFamily:
         return content_key(
             self.config, [(task.id, task.options["game"]) for split in SPLITS for task in self.tasks(split)]
         )
+
+    def vocabulary(self) -> list[str]:
+        """Every name that a thing can have, and its numbers."""
+        named = package.constants()
+        names = {name.lower() for name in (*named.OBJECTS, *named.RECEPTACLES)}
+        return [*sorted(names), *map(str, range(1, LARGEST_NUMBER + 1))]
 
     def expert_episodes(
         self, split: str, count: int, seed: int, *, noise: float = 0.0, progress: Progress | None = None

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count
 from typing import Any, Protocol
 
@@ -23,6 +24,10 @@ from rocknroll.sandbox.errors import SandboxError
 from rocknroll.trainer.engines.base import Engine, EngineError, Generation, Request, Sampling
 from rocknroll.trainer.render import Renderer
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory, Turn
+
+
+KNOWN_COMMANDS = 65_536
+"""Commands whose tokens are remembered: the same few thousand are offered turn after turn."""
 
 
 class Environment(Protocol):
@@ -99,6 +104,7 @@ class Player:
         self._engine = engine
         self._renderer = renderer
         self._options = options
+        self._action_ids = lru_cache(maxsize=KNOWN_COMMANDS)(renderer.action_ids)
 
     async def play(
         self, episode_id: str, group_id: str, task: Task, *, temperature: float | None = None, seed: int | None = None
@@ -181,7 +187,7 @@ class Player:
     ) -> Request:
         choices = None
         if self._options.constrained:
-            choices = [self._renderer.action_ids(command) for command in info["admissible_commands"]]
+            choices = [self._action_ids(command) for command in info["admissible_commands"]]
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + turn)
         return Request(f"{episode_id}/{turn}", episode_id, tuple(record.tokens), sampling, choices)
