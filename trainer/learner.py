@@ -305,8 +305,8 @@ class Learner(StreamTrainer):
         experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
         if len(experience.minibatches) != pending.steps:
             raise CheckpointError(
-                f"the checkpoint was taken within a batch of {pending.steps} optimiser steps, and the recipe now asks for "
-                f"{len(experience.minibatches)}: resume with the `epochs` and `minibatches` the run was started with"
+                f"the checkpoint was taken within a batch of {pending.steps} optimiser steps, and the recipe now asks "
+                f"for {len(experience.minibatches)}: resume with the `epochs` and `minibatches` it was started with"
             )
         experience.steps_done = pending.steps_done
         experience.proximal, experience.reference = pending.proximal, pending.reference
