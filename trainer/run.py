@@ -118,7 +118,7 @@ class _Run:
         return self._result(time.monotonic() - began)
 
     def _on_batch(self, version: int, batch: RolloutBatch) -> None:
-        write_trajectories(self._folder.trajectories, version, batch.groups)
+        write_trajectories(self._folder.trajectories, version + 1, batch.groups)  # as in metrics.jsonl
 
     def _on_iteration(self, metrics: Mapping[str, float]) -> None:
         iteration, every = int(metrics["iteration"]), self._recipe.eval.every

@@ -34,3 +34,17 @@ def test_commands_that_only_read_recipes_load_nothing_heavy(arguments: list[str]
     assert not HEAVY & loaded_by(
         f"import sys; sys.argv = ['roll', *{arguments}]; from rocknroll.trainer.cli import main; main()"
     )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    shown = subprocess.run(
+        f"{sys.executable} -c 'from rocknroll.trainer.cli import main; main()' recipes alfworld; echo code $? >&2",
+        shell=True,
+        stdout=(closed := subprocess.Popen(["true"], stdin=subprocess.PIPE)).stdin,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    closed.wait()
+    assert shown.stderr == "code 0\n"

@@ -6,6 +6,8 @@ Errors are known by their class names, so that looking at one imports no model l
 from __future__ import annotations
 
 import functools
+import os
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -29,6 +31,8 @@ KNOWN_ERRORS: dict[str, ExitCode] = {
 }
 """Exit code by the full name of an error or of a class it derives from."""
 
+_STDOUT = 1
+
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 """Every command takes `debug: DebugOption = False`; the boundary reads it."""
 
@@ -51,6 +55,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, BrokenPipeError) and _reader_is_gone():
+                raise typer.Exit(ExitCode.OK) from error  # `roll inspect … | head` has seen enough
             if options.get("debug"):
                 traceback.print_exc()
             code = exit_code(error)
@@ -58,6 +64,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(code) from error
 
     return guarded
+
+
+def _reader_is_gone() -> bool:
+    """Whether stdout is a pipe that nobody reads any more; if so, what is still to be printed goes nowhere."""
+    poll = select.poll()
+    poll.register(_STDOUT, select.POLLOUT)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return True
 
 
 def _paragraph(error: BaseException, code: ExitCode) -> str:
