@@ -27,8 +27,7 @@ def encode(space: Any) -> dict[str, Any]:
             fields = {"nvec": space.nvec, "start": space.start, "dtype": space.dtype.str}
             return {"kind": "MultiDiscrete", **fields}
         case spaces.MultiBinary():
-            shape = list(space.shape)
-            return {"kind": "MultiBinary", "n": shape}
+            return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
         case spaces.Tuple():
             return {"kind": "Tuple", "spaces": [encode(part) for part in space.spaces]}
         case spaces.Dict():

@@ -173,7 +173,7 @@ class Command:
         self._replied = False
         self._process = self._spawn(request, stdin)
         self._open: dict[int, HeadTail] = {}
-        for pipe, sink in zip((self._process.stdout, self._process.stderr), self._sinks, strict=False):
+        for pipe, sink in ((self._process.stdout, self._sinks[0]), (self._process.stderr, self._sinks[1])):
             assert pipe is not None
             fd = os.dup(pipe.fileno())
             pipe.close()

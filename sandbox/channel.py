@@ -149,7 +149,7 @@ class Channel:
     def close(self) -> None:
         """End the connection; requests under way fail. `on_lost` is not called for it."""
         self._on_lost = lambda reason: None
-        self._ended("the channel was closed")
+        self._ended("the fleet gave this sandbox up")
 
     def _received(self, header: dict[str, Any], body: bytes) -> None:
         if "event" in header:

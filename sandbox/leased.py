@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 from rocknroll.sandbox.agent import DEFAULT_OUTPUT_BYTES, MAX_BODY_BYTES
 from rocknroll.sandbox.channel import Channel, Header
-from rocknroll.sandbox.errors import ExecFailed, ExecTimeout, LeaseLost
+from rocknroll.sandbox.errors import ExecFailed, ExecTimeout, LeaseLost, RequestTimeout, SandboxLost
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.spec import EnvSpec
 
@@ -125,7 +125,12 @@ class LeasedSandbox:
         """
         self._check()
         fields = {"token": self._lease.token, "timeout_s": timeout_s, **header}
-        return await self._channel.request(op, fields, body, timeout_s + REPLY_GRACE_S)
+        try:
+            return await self._channel.request(op, fields, body, timeout_s + REPLY_GRACE_S)
+        except RequestTimeout:
+            raise
+        except SandboxLost as lost:
+            raise SandboxLost(f"{self.id} was lost: {self._over or lost}") from None
 
     async def exec(
         self,

@@ -273,7 +273,22 @@ class ProcessRuntime:
 
     def _bubblewrap_command(self, spec: SandboxSpec, workdir: Path, readable: Iterable[str]) -> list[str]:
         command = [self._bubblewrap or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-        command += ["--die-with-parent", "--as-pid-1", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+        command += [
+            "--die-with-parent",
+            "--as-pid-1",
+            "--cap-drop",
+            "ALL",
+            "--uid",
+            "1000",
+            "--gid",
+            "1000",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--tmpfs",
+            "/tmp",
+        ]
         command += [] if spec.network == "host" else ["--unshare-net"]
         for path in (*SYSTEM_PATHS, *readable):
             if path in SYSTEM_PATHS and Path(path).is_symlink():

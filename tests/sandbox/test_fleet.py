@@ -98,8 +98,8 @@ async def test_a_cancelled_wait_costs_nobody_a_sandbox(make_fleet: MakeFleet, ev
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await (await fleet.lease("next", timeout_s=20.0)).release()
-        with pytest.raises(LeaseTimeout, match="LEASED"):
-            async with await fleet.lease("holder"):
+        async with await fleet.lease("holder"):
+            with pytest.raises(LeaseTimeout, match="LEASED"):
                 await fleet.lease("late", timeout_s=0.05)
 
 
@@ -141,11 +141,14 @@ async def test_nothing_is_left_after_close(make_fleet: MakeFleet, folder: Path) 
 
 
 async def test_nothing_is_left_when_closed_in_the_middle_of_starting(make_fleet: MakeFleet, folder: Path) -> None:
+    async def fail_after(wait_s: float) -> None:
+        async with make_fleet(size=4, env=True):
+            await asyncio.sleep(wait_s)
+            raise ZeroDivisionError
+
     for wait_s in (0.0, 0.05, 0.3):
         with pytest.raises(ZeroDivisionError):
-            async with make_fleet(size=4, env=True):
-                await asyncio.sleep(wait_s)
-                raise ZeroDivisionError
+            await fail_after(wait_s)
         assert descendants(os.getpid()) == []
         assert list(folder.iterdir()) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -230,5 +231,15 @@ async def test_requests_under_way_fail_when_the_sandbox_dies(make_fleet: MakeFle
         running = asyncio.create_task(sandbox.exec("sleep 1000", timeout_s=100.0))
         await sandbox.request("fence", {})
         os.kill(fleet.snapshot()[0]["pid"], 9)
-        with pytest.raises(SandboxLost):
+        with pytest.raises(SandboxLost, match="box-0 was lost: "):
             await running
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_bubblewrap_isolates_as_own_namespaces_do(make_fleet: MakeFleet) -> None:
+    async with make_fleet(level="bubblewrap") as fleet, await fleet.lease("me") as sandbox:
+        assert (await sandbox.exec("grep CapEff /proc/self/status")).stdout.split()[1] == b"0" * 16
+        assert (await sandbox.exec("tail -n +3 /proc/net/dev | cut -d: -f1")).stdout.split() == [b"lo"]
+        assert (await sandbox.exec("echo x > /usr/planted")).exit_code != 0
+        await sandbox.exec("kill -9 -1; true", timeout_s=10.0)
+        assert (await sandbox.exec("echo alive")).stdout == b"alive\n"
