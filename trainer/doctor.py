@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import shutil
@@ -107,6 +108,19 @@ def _alfworld() -> Iterator[Check]:
     yield Check("alfworld data", ok, True, found, "" if ok else "alfworld-download, or unset ALFWORLD_DATA")
 
 
+def _sandboxes() -> Iterator[Check]:
+    from rocknroll.sandbox.doctor import examine as examine_sandboxes
+    from rocknroll.sandbox.errors import RuntimeUnavailable
+
+    try:
+        report = asyncio.run(examine_sandboxes())
+    except RuntimeUnavailable as error:
+        yield Check("sandboxes", False, True, str(error), "rock doctor")
+        return
+    for check in report["checks"]:
+        yield Check(check["name"], check["ok"], False, check["found"], check["remedy"])
+
+
 def _trackers() -> Iterator[Check]:
     for name, install in TRACKERS.items():
         ok = find_spec(name) is not None
@@ -120,5 +134,6 @@ _LOOKS: tuple[Callable[[], Iterator[Check]], ...] = (
     _machine,
     _threads,
     _alfworld,
+    _sandboxes,
     _trackers,
 )

@@ -55,7 +55,7 @@ def build_tokenizer(texts: Iterable[str], actions: Iterable[str] = ()) -> PreTra
     vocabulary = {word: index for index, word in enumerate((*SPECIAL_TOKENS, *words))}
     words_only = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words_only.pre_tokenizer = splitting
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=words_only,
         pad_token="<pad>",
         bos_token="<bos>",

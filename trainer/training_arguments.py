@@ -50,6 +50,6 @@ def tensorboard(run_dir: Path, report_to: Sequence[str]) -> list[TrainerCallback
     """TensorBoard in the run folder, where the recipe names it (transformers would look in the environment)."""
     if TENSORBOARD not in report_to:
         return []
-    callback = TensorBoardCallback()  # type: ignore[no-untyped-call]
+    callback = TensorBoardCallback()
     callback.logging_dir = str(run_dir / TENSORBOARD)
     return [callback]

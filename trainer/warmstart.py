@@ -85,7 +85,9 @@ def _make(recipe: Recipe, family: Family, folder: Path, progress: Progress) -> N
         progress=lambda done, total: progress("expert episodes", done, total),
     )
     if recipe.policy.model == "tiny":
-        tokenizer = build_tokenizer([*family.vocabulary(), *texts(episodes)], actions={s.action for e in episodes for s in e.steps})
+        tokenizer = build_tokenizer(
+            [*family.vocabulary(), *texts(episodes)], actions={s.action for e in episodes for s in e.steps}
+        )
         model: PreTrainedModel = make_tiny(recipe.policy.tiny, tokenizer, recipe.seed)
     else:
         model, tokenizer = load_policy(recipe.policy.model, recipe.policy.dtype)

@@ -31,7 +31,7 @@ def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     else:
         table = Table("", "", "found", "to mend it", box=None, pad_edge=False)
         for check in checks:
-            mark = "ok" if check.ok else "MISSING" if check.needed else "-"
+            mark = "ok" if check.ok else "MISSING" if check.needed else "--"
             table.add_row(mark, check.name, check.found, check.fix)
         Console(file=sys.stdout, highlight=False, markup=False).print(table)
     if not report["ok"]:

@@ -51,7 +51,7 @@ async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> Asyn
         name=recipe.env.name,
         env=EnvSpec(entry_point=family.entry_point, kwargs=dict(family.env_kwargs())),
         reuse="reset",
-        readable=[str(folder) for folder in family.data_folders()],
+        readable=tuple(family.data_folders()),
     )
     scheduler = Scheduler(
         TaskOrder(family.tasks("train"), recipe.seed),

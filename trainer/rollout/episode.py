@@ -25,7 +25,6 @@ from rocknroll.trainer.engines.base import Engine, EngineError, Generation, Requ
 from rocknroll.trainer.render import Renderer
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory, Turn
 
-
 KNOWN_COMMANDS = 65_536
 """Commands whose tokens are remembered: the same few thousand are offered turn after turn."""
 
