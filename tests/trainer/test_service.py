@@ -1,0 +1,130 @@
+"""The rollout process for real: ALFWorld in process sandboxes, the embedded engine, a sandbox killed with -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rocknroll.envs.registry import family as make_family
+from rocknroll.trainer.policy import load_policy
+from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout.loop import RolloutFailed
+from rocknroll.trainer.rollout.service import RolloutService
+from rocknroll.trainer.trajectory import Trajectory
+from rocknroll.trainer.warmstart import prepare_policy
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROCKNROLL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield Recipe.model_validate(
+            {
+                "env": {"config": {"train_games": 12, "seen_games": 0, "unseen_games": 6}},
+                "policy": {"tiny": {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 16}},
+                "warmstart": {"games": 12, "epochs": 1},
+                "sandbox": {"count": 3},
+                "engine": {"slots": 3},
+                "rollout": {"num_groups": 2, "group_size": 2, "constrained": True, "step_latency_s": 0.02},
+                "report_to": [],
+            }
+        )
+
+
+@pytest.fixture(scope="module")
+def policy(recipe: Recipe) -> Path:
+    family = make_family(recipe.env.name, recipe.env.config)
+    family.prepare()
+    return prepare_policy(recipe, family, lambda phase, done, total: None)
+
+
+@pytest.fixture
+def service(recipe: Recipe, policy: Path) -> Iterator[RolloutService]:
+    running = RolloutService(recipe, policy)
+    try:
+        running.ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def forward_logprobs(model: torch.nn.Module, trajectory: Trajectory) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Log-probabilities of the action tokens over what was allowed, from one fresh forward pass."""
+    ids = torch.from_numpy(trajectory.token_ids.astype(np.int64))
+    with torch.no_grad():
+        logits = model(input_ids=ids[None], use_cache=False).logits[0].float()
+    assert trajectory.allowed is not None
+    positions = np.flatnonzero(trajectory.action_mask)
+    values = []
+    for position, allowed in zip(positions, trajectory.allowed, strict=True):
+        row = logits[position - 1][list(allowed)]
+        values.append(row.log_softmax(0)[allowed.index(int(ids[position]))].item())
+    return np.array(values, dtype=np.float32)
+
+
+def test_a_killed_sandbox_costs_one_trajectory_and_its_slot_comes_back(service: RolloutService) -> None:
+    first = service.next_batch()
+    assert "infra_error" not in first.outcomes
+    os.kill(service.sandbox_pids()[0], signal.SIGKILL)  # the next batch is being played in all three
+    second = service.next_batch()
+    assert len(second.groups) == 2
+    assert second.outcomes["infra_error"] == 1
+    assert second.outcomes["retried"] == 1
+    deadline = time.monotonic() + 60
+    while len(service.sandbox_pids()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(service.sandbox_pids()) == 3, "the killed sandbox was not replaced"
+
+
+def test_behaviour_logprobs_survive_turns_and_a_weight_swap(
+    service: RolloutService, recipe: Recipe, policy: Path, tmp_path: Path
+) -> None:
+    old, _ = load_policy(str(policy), "float32")
+    new, _ = load_policy(str(policy), "float32")
+    with torch.no_grad():
+        for parameter in new.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    before = service.next_batch()
+    weights = tmp_path / "new.safetensors"
+    save_file({name: value.clone() for name, value in new.state_dict().items()}, weights)
+    service.publish(1, weights)
+    after = service.next_batch()
+    models = {0: old, 1: new}
+    seen: set[int] = set()
+    for batch in (before, after):
+        for trajectory in (t for group in batch.groups for t in group.trajectories):
+            versions = trajectory.versions[trajectory.action_mask]
+            recorded = trajectory.logprobs[trajectory.action_mask]
+            for version in np.unique(versions):
+                expected = forward_logprobs(models[int(version)], trajectory)
+                assert np.abs(expected - recorded)[versions == version].max() < 1e-4
+                seen.add(int(version))
+    assert seen == {0, 1}
+
+
+def test_an_evaluation_reports_every_task_in_order(service: RolloutService, recipe: Recipe) -> None:
+    tasks = make_family(recipe.env.name, recipe.env.config).tasks("unseen")
+    heard: list[tuple[int, int]] = []
+    trajectories = service.evaluate(tasks, 0.0, lambda done, total: heard.append((done, total)))
+    assert [t.task_id for t in trajectories] == [t.id for t in tasks]
+    assert heard[-1] == (len(tasks), len(tasks))
+
+
+def test_a_dead_rollout_process_is_an_error_that_says_so_and_leaves_nothing(service: RolloutService) -> None:
+    sandboxes = service.sandbox_pids()
+    os.kill(service.pid, signal.SIGKILL)
+    with pytest.raises(RolloutFailed, match=r"the rollout process died .*--resume"):
+        service.next_batch()
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in sandboxes if psutil.pid_exists(pid)], timeout=10)
+    assert not alive
