@@ -19,8 +19,8 @@ from transformers import get_cosine_schedule_with_warmup
 from transformers.modeling_utils import PreTrainedModel
 
 from rocknroll import __version__
+from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import ExpertEpisode, Family
-from rocknroll.trainer.paths import cache_folder
 from rocknroll.trainer.policy import build_tokenizer, load_policy, make_tiny, save_policy
 from rocknroll.trainer.recipe import Recipe, WarmstartSection
 from rocknroll.trainer.render import Renderer, make_renderer
@@ -45,8 +45,8 @@ def prepare_policy(recipe: Recipe, family: Family, progress: Progress) -> Path:
         EnvDataError: the environment's data cannot be made.
     """
     if recipe.policy.model != "tiny" and not recipe.warmstart.enabled:
-        return _local_copy(recipe, cache_folder() / "policies" / _key(recipe, family))
-    folder = cache_folder() / "policies" / _key(recipe, family)
+        return _local_copy(recipe, cache_root() / "policies" / _key(recipe, family))
+    folder = cache_root() / "policies" / _key(recipe, family)
     if not (folder / "config.json").exists():
         _make(recipe, family, folder, progress)
     return folder

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from rocknroll.envs.cache import cache_root
 
 TaskType = Literal[
     "pick_and_place_simple",
@@ -91,14 +91,6 @@ class AlfWorldConfig(BaseModel):
     def games_in(self, split: str) -> int:
         """How many games are generated for a split."""
         return {"train": self.train_games, "seen": self.seen_games, "unseen": self.unseen_games}[split]
-
-
-def cache_root(cache_dir: str | None = None) -> Path:
-    """Folder for everything that can be made again."""
-    said = cache_dir or os.environ.get("ROCKNROLL_CACHE")
-    if said:
-        return Path(said).expanduser()
-    return platformdirs.user_cache_path("rocknroll")
 
 
 def translations(config: AlfWorldConfig) -> Path:

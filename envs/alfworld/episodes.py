@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rocknroll.envs.alfworld.config import AlfWorldConfig, cache_root
+from rocknroll.envs.alfworld.config import AlfWorldConfig
 from rocknroll.envs.alfworld.workers import spread
+from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import ExpertEpisode, ExpertStep, Progress, Task
 
 FORMAT = 1

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.alfworld import package
-from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, cache_root, translations
+from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, translations
 from rocknroll.envs.alfworld.episodes import content_key, expert_episodes
 from rocknroll.envs.alfworld.games import GeneratedLibrary, library
+from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import ExpertEpisode, Progress, Task
 
 INSTRUCTIONS = (
@@ -59,7 +60,7 @@ class AlfWorldFamily:
         self._library.prepare(progress)
 
     def env_kwargs(self) -> dict[str, Any]:
-        """Arguments of the environment class, as JSON. Paths are spelt out: a sandbox has its own home and variables."""
+        """Arguments of the environment class, as JSON. Paths are spelt out: a sandbox has a home of its own."""
         settings = self.config.model_dump(mode="json") | {"cache_dir": str(cache_root(self.config.cache_dir).resolve())}
         if not isinstance(self._library, GeneratedLibrary):
             settings |= {"data": "official", "data_path": str(self._library.root.resolve())}

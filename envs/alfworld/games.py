@@ -18,8 +18,9 @@ from typing import Any
 
 from rocknroll.envs.alfworld import official
 from rocknroll.envs.alfworld.catalogue import DATA_FOLDER, GameRef, Library
-from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, cache_root
+from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig
 from rocknroll.envs.alfworld.workers import spread
+from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import EnvDataError, Progress
 
 FORMAT = 1

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rocknroll.envs.alfworld.catalogue import DATA_FOLDER, FOLDERS, GameRef, balanced
-from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, cache_root
+from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig
 from rocknroll.envs.alfworld.game import broken
+from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import EnvDataError, Progress
 
 VARIABLE = "ALFWORLD_DATA"
