@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-from report import emit
+from reporting import emit
 
 from rocknroll.envs.alfworld import house, pddl
 from rocknroll.envs.alfworld.blueprint import draw

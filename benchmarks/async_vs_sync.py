@@ -8,7 +8,7 @@ both sides play equally long ones.
 
 from __future__ import annotations
 
-import report  # isort: skip  (first: it mends the import path)
+import reporting  # isort: skip  (first: it mends the import path)
 
 import argparse
 import statistics
@@ -105,7 +105,7 @@ def main() -> int:
         "idle_learner_sync": round(idle[0.0], 3),
         "idle_learner_async": round(idle[1.0], 3),
     }
-    report.emit("async_vs_sync", {"async_over_sync": round(statistics.median(ratios), 3)}, figures, arguments.json)
+    reporting.emit("async_vs_sync", {"async_over_sync": round(statistics.median(ratios), 3)}, figures, arguments.json)
     return 0
 
 

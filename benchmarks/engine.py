@@ -27,7 +27,7 @@ from dataclasses import dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from report import emit
+from reporting import emit
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rocknroll.trainer.engines.base import Request, Sampling

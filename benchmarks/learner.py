@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from report import emit
+from reporting import emit
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rocknroll.trainer.logprobs import action_logprobs

@@ -57,6 +57,7 @@ def _key(recipe: Recipe, family: Family) -> str:
     made_of = {
         "rocknroll": __version__,
         "family": family.name,
+        "vocabulary": list(family.vocabulary()),
         "data": family.content_key(),
         "policy": recipe.policy.model_dump(mode="json"),
         "warmstart": recipe.warmstart.model_dump(mode="json"),

@@ -5,6 +5,7 @@ Nothing here imports the engine; games and expert episodes are made in worker pr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,12 @@ class AlfWorldFamily:
         )
 
     def vocabulary(self) -> list[str]:
-        """Every name that a thing can have, and its numbers."""
+        """Every name that a thing can have, its numbers, and the sentences of the grammar without their blanks."""
         named = package.constants()
         names = {name.lower() for name in (*named.OBJECTS, *named.RECEPTACLES)}
-        return [*sorted(names), *map(str, range(1, LARGEST_NUMBER + 1))]
+        sentences = re.findall(r'"rhs": "(.*?)"', package.grammar())
+        spoken = [re.sub(r"\\n|[\[{#].*?[\]}#]", " ", sentence) for sentence in sentences]
+        return [*sorted(names), *map(str, range(1, LARGEST_NUMBER + 1)), *spoken]
 
     def expert_episodes(
         self, split: str, count: int, seed: int, *, noise: float = 0.0, progress: Progress | None = None

@@ -12,6 +12,7 @@ import pytest
 from rocknroll.envs.text import Task
 from rocknroll.sandbox.errors import SandboxLost
 from rocknroll.trainer.engines.base import Generation, Request
+from rocknroll.trainer.render import PolicyError
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.loop import RolloutFailed, RolloutLoop
 from rocknroll.trainer.rollout.scheduler import Scheduler
@@ -36,6 +37,8 @@ class Words:
         return [1]
 
     def action_ids(self, text: str) -> list[int]:
+        if not text.isdigit():
+            raise PolicyError(f"no words for {text}")
         return [int(text), STOP]
 
     def action_text(self, ids: Sequence[int]) -> str:
@@ -70,37 +73,41 @@ class ScriptedEngine:
 class CountingEnv:
     """Won at the third step; the command `5` is invalid at the second."""
 
-    def __init__(self, owner: str, lose: bool) -> None:
+    def __init__(self, lose: bool, commands: Sequence[str]) -> None:
         self._step = 0
         self._lose = lose
+        self._commands = list(commands)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        return "start", {"admissible_commands": ["5"], "state_hash": "s0"}
+        return "start", {"admissible_commands": self._commands, "state_hash": "s0"}
 
     async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._step += 1
         if self._lose and self._step == 2:
             raise SandboxLost("killed")
         done = self._step == 3
-        info = {"admissible_commands": ["5"], "invalid_action": self._step == 2, "won": done}
+        info = {"admissible_commands": self._commands, "invalid_action": self._step == 2, "won": done}
         return "text", float(done), done, False, info | {"state_hash": f"s{self._step}"}
 
 
 class Leases:
     """Environments by owner; those in `lost` die in their second step."""
 
-    def __init__(self, lost: Sequence[str] = (), lose_all: bool = False) -> None:
+    def __init__(self, lost: Sequence[str] = (), lose_all: bool = False, commands: Sequence[str] = ("5",)) -> None:
         self._lost = lost
+        self._commands = commands
         self._lose_all = lose_all
         self.open = 0
+        self.owners: list[str] = []
 
     @asynccontextmanager
     async def lease(self, owner: str) -> AsyncIterator[CountingEnv]:
         self.open += 1
+        self.owners.append(owner)
         try:
-            yield CountingEnv(owner, self._lose_all or owner in self._lost)
+            yield CountingEnv(self._lose_all or owner in self._lost, self._commands)
         finally:
             self.open -= 1
 
@@ -151,6 +158,13 @@ async def test_allowed_tokens_travel_with_constrained_actions() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_command_that_the_policy_has_no_words_for_is_no_choice() -> None:
+    player = Player(Leases(commands=["take zither 1", "5"]), ScriptedEngine(), Words(), options(constrained=True))
+    trajectory = await player.play("e", "g", TASKS[0])
+    assert trajectory.allowed == ((5,), (STOP,)) * 3
+
+
+@pytest.mark.asyncio
 async def test_a_lost_sandbox_is_an_outcome_with_its_cause() -> None:
     trajectory = await Player(Leases(lost=["e"]), ScriptedEngine(), Words(), options()).play("e", "g", TASKS[0])
     assert trajectory.outcome is Outcome.INFRA_ERROR
@@ -173,21 +187,22 @@ async def test_a_lost_episode_costs_itself_and_the_batch_still_comes() -> None:
 async def test_a_run_stops_when_nearly_everything_is_lost_and_says_why() -> None:
     loop, _ = make_loop(Leases(lose_all=True), retries=1000)
     await loop.start()
-    with pytest.raises(RolloutFailed, match="max_infra_error_rate.*SandboxLost: killed"):
+    with pytest.raises(RolloutFailed, match=r"max_infra_error_rate.*SandboxLost: killed"):
         await asyncio.wait_for(loop.next_batch(), 5)
     await loop.stop()
 
 
 @pytest.mark.asyncio
 async def test_training_waits_while_an_evaluation_plays_and_a_loss_is_played_again() -> None:
-    loop, scheduler = make_loop(Leases(lost=["eval1.2.0"]))
+    leases = Leases(lost=["eval1.2.0"])
+    loop, _ = make_loop(leases)
     await loop.train()
     evaluation = asyncio.create_task(loop.evaluate(TASKS, 0.0))
     await asyncio.sleep(0)
     await loop.start()
     trajectories = await asyncio.wait_for(evaluation, 5)
-    assert scheduler.counts()["consumed"] == 0
     await loop.stop()
+    assert all(owner.startswith("eval1.") for owner in leases.owners[: len(TASKS) + 1])
     assert [t.task_id for t in trajectories] == [t.id for t in TASKS]
     assert trajectories[2].id == "eval1.2.1"
     assert all(t.success for t in trajectories)

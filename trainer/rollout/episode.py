@@ -22,7 +22,7 @@ import numpy as np
 from rocknroll.envs.text import Task
 from rocknroll.sandbox.errors import SandboxError
 from rocknroll.trainer.engines.base import Engine, EngineError, Generation, Request, Sampling
-from rocknroll.trainer.render import Renderer
+from rocknroll.trainer.render import PolicyError, Renderer
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory, Turn
 
 KNOWN_COMMANDS = 65_536
@@ -103,7 +103,7 @@ class Player:
         self._engine = engine
         self._renderer = renderer
         self._options = options
-        self._action_ids = lru_cache(maxsize=KNOWN_COMMANDS)(renderer.action_ids)
+        self._say = lru_cache(maxsize=KNOWN_COMMANDS)(self._words_of)
 
     async def play(
         self, episode_id: str, group_id: str, task: Task, *, temperature: float | None = None, seed: int | None = None
@@ -186,7 +186,15 @@ class Player:
     ) -> Request:
         choices = None
         if self._options.constrained:
-            choices = [self._action_ids(command) for command in info["admissible_commands"]]
+            said = map(self._say, info["admissible_commands"])
+            choices = [ids for ids in said if ids is not None]
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + turn)
         return Request(f"{episode_id}/{turn}", episode_id, tuple(record.tokens), sampling, choices)
+
+    def _words_of(self, command: str) -> list[int] | None:
+        """Tokens of a command; None when it has a word that the policy's vocabulary lacks, so it is no choice."""
+        try:
+            return self._renderer.action_ids(command)
+        except PolicyError:
+            return None

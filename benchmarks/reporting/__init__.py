@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_FOLDER = str(Path(__file__).resolve().parent)
+_FOLDER = str(Path(__file__).resolve().parents[1])
 
 if _FOLDER in sys.path:
     sys.path.remove(_FOLDER)
