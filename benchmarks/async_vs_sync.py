@@ -2,8 +2,9 @@
 
 The same recipe runs with `rollout.async_ratio=0` and `=1`, alternating, from the same policy; only
 the ratio differs. Throughput is trained episodes per wall second between the first batch and the
-last, so start-up counts on neither side. The policy is untrained: episodes run to their limit, so
-both sides play equally long ones.
+last, so start-up counts on neither side. Both sides have twice as many sandboxes as a batch has
+episodes: a synchronous trainer cannot use the second half, an asynchronous one plays the next batch in it.
+The policy is hardly trained, so most episodes run to their limit and both sides play equally long ones.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def recipe(async_ratio: float, latency_s: float, iterations: int) -> Recipe:
         {
             "env": {"config": {"train_games": 48, "seen_games": 6, "unseen_games": 6}},
             "warmstart": {"games": 48, "epochs": 1},
-            "sandbox": {"count": 16},
-            "engine": {"slots": 16},
+            "sandbox": {"count": 32},
+            "engine": {"slots": 32},
             "rollout": {
                 "num_groups": 4,
                 "group_size": 4,

@@ -80,12 +80,17 @@ class RolloutSection(Section):
     group_size: PositiveInt = 8
     async_ratio: NonNegativeFloat = 1.0
     """Largest staleness in policy versions; 0 is synchronous. Fractions interleave."""
+    skip_tasks: NonNegativeInt = 0
+    """Tasks at the head of the train split that RL does not play, because the policy was cloned on them."""
     max_action_tokens: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     constrained: bool = False
     """Sample among the admissible commands only; the mask travels to the learner."""
     invalid_action_penalty: NonNegativeFloat = 0.2
     turn_penalty: NonNegativeFloat = 0.0
+    progress_reward: NonNegativeFloat = 0.0
+    """Reward for each change of `info["progress"]`, the share of the goal that is reached, where an
+    environment reports one: potential-based shaping, which keeps the best policies the best."""
     infra_retries: NonNegativeInt = 3
     """Times a lost member of a group is played again before the group is given up."""
     max_infra_error_rate: Fraction = 0.5
@@ -122,6 +127,9 @@ class LearnerSection(Section):
     kl_coef: NonNegativeFloat = 0.0
     """k3 KL to the policy at the start of RL; 0: no reference is kept."""
     entropy_coef: NonNegativeFloat = 0.0
+    negative_scale: NonNegativeFloat = 1.0
+    """Factor on negative advantages. Below 1 the policy learns more from what worked than from what did
+    not; 0 is reward-weighted imitation of its own successes. A choice made here, as in TOPR's asymmetry."""
     gigpo_omega: NonNegativeFloat = 1.0
     gigpo_gamma: Fraction = 0.95
     weight_decay: NonNegativeFloat = 0.0

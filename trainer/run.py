@@ -94,27 +94,33 @@ class _Run:
         self._ui = ui
 
     def go(self, policy: Path, *, resume: bool, began: float) -> TrainResult:
-        recipe = self._recipe
+        recipe, folder = self._recipe, self._folder
+        if resume and not any(folder.checkpoints.glob("checkpoint-*")):
+            resume = False  # stopped before its first checkpoint: there is nothing yet to go on from
+            folder.metrics_file.unlink(missing_ok=True)
         model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
+        weights = folder.path / "weights.safetensors"
         learner = Learner(
             model=model,
             tokenizer=tokenizer,
-            stream=ServiceStream(self._service, self._folder.path / "weights.safetensors", self._on_batch),
+            stream=ServiceStream(self._service, weights, self._on_batch),
             section=recipe.learner,
-            run_dir=self._folder.path,
+            run_dir=folder.path,
             report_to=recipe.report_to,
             seed=recipe.seed,
             temperature=recipe.rollout.temperature,
             checkpoint_every=recipe.checkpoint_every,
             on_iteration=self._on_iteration,
         )
-        if not resume:
-            self._evaluate("before RL", 0)
+        self._evaluate("before RL", 0)
         self._ui.phase("learning")
-        learner.learn(resume=resume)
-        learner.save_policy(self._folder.policy)
+        try:
+            learner.learn(resume=resume)
+        finally:
+            weights.unlink(missing_ok=True)
+        learner.save_policy(folder.policy)
         self._evaluate("after RL", recipe.learner.iterations)
-        report.write(self._folder)
+        report.write(folder)
         return self._result(time.monotonic() - began)
 
     def _on_batch(self, version: int, batch: RolloutBatch) -> None:

@@ -20,6 +20,7 @@ from rocknroll.envs.alfworld.facts import NEGATED, Binding, Facts
 from rocknroll.envs.alfworld.game import Game, broken
 from rocknroll.envs.alfworld.grammar import TASK_MARK, ActionText, Scope, compiled, without_task
 from rocknroll.envs.alfworld.planner import Fact, Planner
+from rocknroll.envs.alfworld.progress import progress, read_goal
 from rocknroll.envs.alfworld.translation import TRANSLATOR, Translation, TranslationStore
 
 INTERNAL = "new-axiom@"
@@ -36,6 +37,8 @@ class Frame:
     admitted: bool
     """False when the last command was not among the admissible ones."""
     state_hash: str
+    progress: float
+    """Share of the goal that is reached (`progress.py`); 0 for a goal of unknown form."""
 
 
 class Engine(Protocol):
@@ -106,6 +109,7 @@ class MemoisedEngine:
         self._operators: dict[int, _Operator] = {}
         self._problem = hashlib.blake2b(game.problem.encode(), digest_size=12).hexdigest()
         self._relevant = relevant_predicates(self._translation, self._grammar.reads)
+        self._goal = read_goal(game.problem)
         self._game = game
 
     def reset(self) -> Frame:
@@ -141,6 +145,7 @@ class MemoisedEngine:
             won=self._planner.won(),
             admitted=admitted,
             state_hash=state_hash(self._problem, self._facts, self._relevant),
+            progress=progress(self._goal, self._facts) if self._goal is not None else 0.0,
         )
 
     def _command(self, index: int) -> str:

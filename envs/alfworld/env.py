@@ -112,6 +112,7 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
             "won": frame.won,
             "task_type": self._game.task_type,
             "state_hash": frame.state_hash,
+            "progress": frame.progress,
             "invalid_action": not frame.admitted,
             "game": self._game.path,
             "grammar": self._game.grammar_source,

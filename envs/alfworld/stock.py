@@ -11,6 +11,7 @@ from rocknroll.envs.alfworld import package
 from rocknroll.envs.alfworld.engine import Frame, relevant_predicates, state_hash
 from rocknroll.envs.alfworld.game import Game, broken
 from rocknroll.envs.alfworld.grammar import compiled, without_task
+from rocknroll.envs.alfworld.progress import progress, read_goal
 from rocknroll.envs.alfworld.translation import TRANSLATOR, translate
 
 
@@ -35,6 +36,7 @@ class StockEngine:
             raise broken(game.path, f"TextWorld does not load it ({type(error).__name__}: {error})") from error
         self._problem = hashlib.blake2b(game.problem.encode(), digest_size=12).hexdigest()
         self._relevant = relevant_predicates(translation, reads)
+        self._goal = read_goal(game.problem)
         self._game = game
 
     def reset(self) -> Frame:
@@ -60,4 +62,5 @@ class StockEngine:
             won=bool(state["won"]),
             admitted=admitted,
             state_hash=state_hash(self._problem, facts, self._relevant),
+            progress=progress(self._goal, facts) if self._goal is not None else 0.0,
         )

@@ -88,7 +88,12 @@ class CountingEnv:
         if self._lose and self._step == 2:
             raise SandboxLost("killed")
         done = self._step == 3
-        info = {"admissible_commands": self._commands, "invalid_action": self._step == 2, "won": done}
+        info = {
+            "progress": self._step / 4,
+            "admissible_commands": self._commands,
+            "invalid_action": self._step == 2,
+            "won": done,
+        }
         return "text", float(done), done, False, info | {"state_hash": f"s{self._step}"}
 
 
@@ -142,6 +147,13 @@ async def test_a_trajectory_marks_exactly_the_sampled_tokens() -> None:
     assert [turn.state_hash for turn in trajectory.turns] == ["s0", "s1", "s2"]
     assert engine.prompts["e/2"] == tuple(trajectory.token_ids[:8].tolist())
     assert engine.released == ["e"]
+
+
+@pytest.mark.asyncio
+async def test_progress_is_rewarded_by_its_changes() -> None:
+    player = Player(Leases(), ScriptedEngine(), Words(), options(progress_reward=2.0, invalid_action_penalty=0.0))
+    trajectory = await player.play("e", "g", TASKS[0])
+    assert [turn.reward for turn in trajectory.turns] == pytest.approx([0.5, 0.5, 1.5])
 
 
 @pytest.mark.asyncio

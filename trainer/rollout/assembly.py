@@ -54,7 +54,7 @@ async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> Asyn
         readable=tuple(family.data_folders()),
     )
     scheduler = Scheduler(
-        TaskOrder(family.tasks("train"), recipe.seed),
+        TaskOrder(family.tasks("train")[rollout.skip_tasks :], recipe.seed),
         Pacing(rollout.num_groups, rollout.async_ratio),
         group_size=rollout.group_size,
         infra_retries=rollout.infra_retries,
@@ -70,6 +70,7 @@ async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> Asyn
             constrained=rollout.constrained,
             invalid_action_penalty=rollout.invalid_action_penalty,
             turn_penalty=rollout.turn_penalty,
+            progress_reward=rollout.progress_reward,
             step_latency_s=rollout.step_latency_s,
         )
         loop = RolloutLoop(

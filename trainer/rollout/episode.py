@@ -57,6 +57,7 @@ class PlayOptions:
     constrained: bool
     invalid_action_penalty: float
     turn_penalty: float = 0.0
+    progress_reward: float = 0.0
     step_latency_s: float = 0.0
 
 
@@ -164,14 +165,15 @@ class Player:
             if generation.finish_reason == "abort":
                 return Outcome.ABORTED, False
             command = self._renderer.action_text(generation.token_ids)
-            state = str(info.get("state_hash", ""))
+            state, progress = str(info.get("state_hash", "")), float(info.get("progress", 0.0))
             with record.timed("environment"):
                 if options.step_latency_s:
                     await asyncio.sleep(options.step_latency_s)
                 observation, reward, terminated, truncated, info = await environment.step(command)
             invalid = bool(info.get("invalid_action", False))
-            penalty = options.turn_penalty + options.invalid_action_penalty * invalid
-            record.turns.append(Turn(start, len(record.tokens), float(reward) - penalty, not invalid, state))
+            shaped = float(reward) - options.turn_penalty - options.invalid_action_penalty * invalid
+            shaped += options.progress_reward * (float(info.get("progress", 0.0)) - progress)
+            record.turns.append(Turn(start, len(record.tokens), shaped, not invalid, state))
             if terminated:
                 return Outcome.COMPLETED, bool(info.get("won", reward > 0))
             if truncated:
