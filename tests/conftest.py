@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -12,3 +13,7 @@ for name, value in {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "
 # A loaded machine may take any time for any example; pytest-timeout catches what hangs.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+# Shells start background jobs with Ctrl-C ignored, and children inherit that; here it is what is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

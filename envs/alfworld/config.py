@@ -60,6 +60,8 @@ class AlfWorldConfig(BaseModel):
     """Fewest and most objects in a scene, the task's own included."""
     max_steps: PositiveInt = 20
     """Steps before an episode is truncated."""
+    renamed: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Share of the training games whose things go by other names (`renaming.py`)."""
     banner: bool = False
     """Keep TextWorld's welcome line in the first observation."""
     refresh_grammar: bool = True

@@ -1,7 +1,8 @@
 """The Gymnasium environment: one ALFWorld game at a time, text in, text out.
 
 Runs inside a sandbox. Everything it returns is JSON. Which game is played comes with
-`reset(options={"game": path})`; without it, the seeded generator picks one of the configured games.
+`reset(options={"game": path})`, and with `"renaming": seed` its things go by other names. Without a game the
+seeded generator picks one of those that are configured.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rocknroll.envs.alfworld.config import AlfWorldConfig, translations
 from rocknroll.envs.alfworld.engine import Engine, Frame, MemoisedEngine
 from rocknroll.envs.alfworld.expert import Expert
 from rocknroll.envs.alfworld.game import Game, put_template, read
+from rocknroll.envs.alfworld.renaming import Renaming
 from rocknroll.envs.alfworld.translation import TranslationStore
 from rocknroll.envs.text import EnvDataError
 
@@ -57,21 +59,23 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
         self._engine.load(self._game)
         self._steps = 0
         self._frame = self._engine.reset()
-        self._text = self._frame.text if self.config.banner else self._frame.text.removeprefix(BANNER)
-        self._expert = Expert(self._text, put_template(self._game.grammar)) if self.config.expert_action else None
+        text = self._frame.text if self.config.banner else self._frame.text.removeprefix(BANNER)
+        self._text = self._show(text)
+        self._expert = Expert(text, put_template(self._game.grammar)) if self.config.expert_action else None
         return self._text, self._info(self._frame)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carry one command out. An inadmissible one costs a step and changes nothing."""
         if self._frame is None:
             raise gymnasium.error.ResetNeeded("call reset() before step()")
-        self._frame = frame = self._engine.step(action)
+        command = self._renaming.mean(action) if self._renaming is not None else action
+        self._frame = frame = self._engine.step(command)
         self._steps += 1
-        self._text = frame.text
+        self._text = self._show(frame.text)
         if self._expert is not None:
-            self._expert.observe(action, frame.text)
+            self._expert.observe(command, frame.text)
         return (
-            frame.text,
+            self._text,
             float(frame.won),
             frame.won,
             not frame.won and self._steps >= self.config.max_steps,
@@ -91,13 +95,17 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
         """Give the planner back to the pool."""
         self._engine.close()
 
+    def _show(self, text: str) -> str:
+        return self._renaming.show(text) if self._renaming is not None else text
+
     def _choose(self, options: Mapping[str, Any]) -> Game:
-        unknown = set(options) - {"game"}
+        unknown = set(options) - {"game", "renaming"}
         if unknown:
             raise EnvDataError(
                 f"reset got the unknown option {sorted(unknown)[0]!r}; ALFWorld knows only `game`, "
-                "a path to game.tw-pddl"
+                "a path to game.tw-pddl, and `renaming`, the seed of other names for its things"
             )
+        self._renaming = Renaming(int(options["renaming"])) if "renaming" in options else None
         path = options.get("game")
         if path is None:
             from rocknroll.envs.alfworld.games import library
@@ -108,7 +116,7 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
 
     def _info(self, frame: Frame) -> dict[str, Any]:
         info: dict[str, Any] = {
-            "admissible_commands": list(frame.commands),
+            "admissible_commands": sorted(map(self._show, frame.commands)),
             "won": frame.won,
             "task_type": self._game.task_type,
             "state_hash": frame.state_hash,
@@ -118,5 +126,5 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
             "grammar": self._game.grammar_source,
         }
         if self._expert is not None:
-            info["expert_action"] = self._expert.act()
+            info["expert_action"] = self._show(self._expert.act())
         return info

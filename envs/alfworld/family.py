@@ -5,6 +5,7 @@ Nothing here imports the engine; games and expert episodes are made in worker pr
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,10 +74,15 @@ class AlfWorldFamily:
             Task(
                 id=f"{Path(ref.path).parent.parent.name}/{Path(ref.path).parent.name}",
                 kind=ref.kind,
-                options={"game": ref.path},
+                options={"game": ref.path} | self._renaming(split, index),
             )
-            for ref in self._library.games(split)
+            for index, ref in enumerate(self._library.games(split))
         ]
+
+    def _renaming(self, split: str, index: int) -> dict[str, int]:
+        """The option that renames a game's things; training games only, so evaluations stay what they are."""
+        drawn = random.Random(f"{self.config.seed}/{index}").random()
+        return {"renaming": index} if split == "train" and drawn < self.config.renamed else {}
 
     def data_folders(self) -> list[Path]:
         """Where games and their translations lie; translations may be written, too, and are not needed."""
