@@ -72,7 +72,7 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
     for group in batch.groups:
         members = tuple(t for t in group.trajectories if t.outcome in LEARNABLE)
         learnable = Group(id=group.id, task_id=group.task_id, trajectories=members)
-        values = [_asymmetric(v, section.negative_scale) for v in ADVANTAGES[section.advantage](learnable, section)]
+        values = ADVANTAGES[section.advantage](learnable, section)
         flat_groups += all(not value.any() for value in values)
         trajectories += members
         advantages += values
@@ -91,10 +91,6 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
     experience.metrics["batch/flat_group_fraction"] = flat_groups / max(1, len(batch.groups))
     experience.metrics["batch/skipped_token_fraction"] = float(1 - counts[needed].sum() / max(1, counts.sum()))
     return experience
-
-
-def _asymmetric(advantage: NDArray[np.float64], negative_scale: float) -> NDArray[np.float64]:
-    return np.where(advantage < 0, advantage * negative_scale, advantage)
 
 
 def _minibatches(

@@ -104,15 +104,9 @@ def load_policy(name_or_path: str, dtype: Literal["float32", "bfloat16"] = "floa
     Raises:
         PolicyError: there is no such model, its folder is incomplete, or the hub cannot be reached.
     """
+    check_policy(name_or_path)
     folder = Path(name_or_path).expanduser()
     local = folder.is_dir()
-    if local:
-        _check_folder(folder)
-    elif folder.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
-        raise PolicyError(
-            f"There is no folder {name_or_path}. Set `policy.model` to `tiny`, to a folder with a saved model, "
-            "or to a hub id such as Qwen/Qwen3-0.6B."
-        )
     source = str(folder) if local else name_or_path
     try:
         AutoConfig.from_pretrained(source)
@@ -152,7 +146,20 @@ def save_policy(model: Any, tokenizer: Any, folder: Path | str) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check_folder(folder: Path) -> None:
+def check_policy(name_or_path: str) -> None:
+    """What can be said of a model without loading it; a hub id is believed.
+
+    Raises:
+        PolicyError: there is no such folder, or it lacks a model's files.
+    """
+    folder = Path(name_or_path).expanduser()
+    if not folder.is_dir():
+        if folder.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+            raise PolicyError(
+                f"There is no folder {name_or_path}. Set `policy.model` to `tiny`, to a folder with a saved model, "
+                "or to a hub id such as Qwen/Qwen3-0.6B."
+            )
+        return
     if not (folder / "config.json").is_file():
         raise PolicyError(
             f"The folder {folder} has no config.json, so it is not a saved model. "

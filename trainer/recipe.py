@@ -127,9 +127,6 @@ class LearnerSection(Section):
     kl_coef: NonNegativeFloat = 0.0
     """k3 KL to the policy at the start of RL; 0: no reference is kept."""
     entropy_coef: NonNegativeFloat = 0.0
-    negative_scale: NonNegativeFloat = 1.0
-    """Factor on negative advantages. Below 1 the policy learns more from what worked than from what did
-    not; 0 is reward-weighted imitation of its own successes. A choice made here, as in TOPR's asymmetry."""
     gigpo_omega: NonNegativeFloat = 1.0
     gigpo_gamma: Fraction = 0.95
     weight_decay: NonNegativeFloat = 0.0

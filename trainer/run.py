@@ -17,7 +17,7 @@ from rocknroll.envs.text import Family
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.learner import Learner
-from rocknroll.trainer.policy import load_policy
+from rocknroll.trainer.policy import check_policy, load_policy
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.results import EvalResult, TrainResult
 from rocknroll.trainer.rollout.service import RolloutBatch, RolloutService
@@ -37,6 +37,8 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         KeyboardInterrupt: after the step in hand was checkpointed.
     """
     began = time.monotonic()
+    if recipe.policy.model != "tiny":
+        check_policy(recipe.policy.model)  # before minutes go into making games
     family = prepare_family(recipe, ui)
     ui.phase("policy")
     policy = prepare_policy(recipe, family, ui.progress)
