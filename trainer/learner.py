@@ -239,6 +239,7 @@ class Learner(StreamTrainer):
         finally:
             self._staging = None
         promote(staged, self._checkpoints)
+        shutil.rmtree(staged.parent)
         self._saved_step = self.state.global_step
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
