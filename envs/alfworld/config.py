@@ -67,7 +67,7 @@ class AlfWorldConfig(BaseModel):
     refresh_grammar: bool = True
     """Official games carry an older grammar (`put X in/on Y`); play them with the installed one (`move X to Y`)."""
     engine: Literal["memoised", "stock"] = "memoised"
-    """`stock`: TextWorld's own environment, same text, about 40 times slower; for comparison."""
+    """`stock`: TextWorld's own environment, same text, about 100 times slower; for comparison."""
     expert_action: bool = False
     """Put the handcoded expert's next command into `info` (it sees the same text as the agent)."""
     cache_dir: str | None = None

@@ -73,7 +73,7 @@ class _Operator:
 
 
 class MemoisedEngine:
-    """About 40 times faster than TextWorld's own environment, with the same answers."""
+    """About 100 times faster (benchmarks/alfworld.py) than TextWorld's own environment, with the same answers."""
 
     def __init__(self, store: TranslationStore) -> None:
         self._store = store

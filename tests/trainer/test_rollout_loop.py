@@ -46,15 +46,18 @@ class Words:
 
 
 class ScriptedEngine:
-    """Always answers `5 <stop>`; remembers the prompts it was shown."""
+    """Always answers `5 <stop>`, or `5 5` cut at its length; remembers the prompts it was shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, cut: bool = False) -> None:
+        self._cut = cut
         self.prompts: dict[str, tuple[int, ...]] = {}
         self.released: list[str] = []
 
     async def generate(self, request: Request) -> Generation:
         await asyncio.sleep(0)
         self.prompts[request.id] = tuple(request.prompt_ids)
+        if self._cut:
+            return Generation((5, 5), (-0.5, -0.25), (3, 3), "length")
         allowed = tuple((c[0],) for c in request.choices) if request.choices else None
         return Generation((5, STOP), (-0.5, -0.25), (3, 3), "stop", allowed and (allowed[0], (STOP,)))
 
@@ -147,6 +150,25 @@ async def test_a_trajectory_marks_exactly_the_sampled_tokens() -> None:
     assert [turn.state_hash for turn in trajectory.turns] == ["s0", "s1", "s2"]
     assert engine.prompts["e/2"] == tuple(trajectory.token_ids[:8].tolist())
     assert engine.released == ["e"]
+
+
+@pytest.mark.asyncio
+async def test_an_action_cut_at_its_length_is_closed_by_tokens_that_nobody_sampled() -> None:
+    trajectory = await Player(Leases(), ScriptedEngine(cut=True), Words(), options()).play("e", "g", TASKS[0])
+    assert trajectory.token_ids[:6].tolist() == [0, 1, 5, 5, STOP, 1]
+    assert trajectory.action_mask[:6].tolist() == [False, False, True, True, False, False]
+
+
+@pytest.mark.asyncio
+async def test_slots_are_busy_only_while_they_play() -> None:
+    loop, _ = make_loop(Leases())
+    await loop.start()
+    await asyncio.wait_for(loop.evaluate(TASKS, 0.0), 5)
+    busy_s = loop.slot_busy_s()
+    assert busy_s > 0
+    await asyncio.sleep(0.02)
+    assert loop.slot_busy_s() == busy_s, "no episode plays any more"
+    await loop.stop()
 
 
 @pytest.mark.asyncio
