@@ -88,6 +88,16 @@ class Family(Protocol):
     ) -> Sequence[ExpertEpisode]:
         """Episodes of the expert on the first `count` tasks of the split (unsolved ones left out)."""
 
+    def disguise_task(self, task: Task, seed: int) -> Task:
+        """The training task as one visit plays it: the same task in another surface, or itself.
+
+        A small policy that meets a game twice learns the game by heart; a family that can show it
+        otherwise each time (renamed things, shuffled lists) does it here. A pure function of its arguments.
+        """
+
+    def disguise_episode(self, episode: ExpertEpisode, seed: int) -> ExpertEpisode:
+        """The same for an expert episode on a training task."""
+
 
 class EnvDataError(Exception):
     """An environment's data is missing, incomplete or corrupt."""

@@ -64,6 +64,9 @@ class WarmstartSection(Section):
     batch_tokens: PositiveInt = 8192
     noise: Fraction = 0.0
     """Share of expert steps preceded by a random admissible action (the expert then recovers)."""
+    observation_weight: NonNegativeFloat = 0.0
+    """Weight of the loss on the environment's own tokens: predicting them teaches a small model to look
+    names up in its context, which it needs for its actions, too."""
 
 
 class SandboxSection(Section):
@@ -80,8 +83,6 @@ class RolloutSection(Section):
     group_size: PositiveInt = 8
     async_ratio: NonNegativeFloat = 1.0
     """Largest staleness in policy versions; 0 is synchronous. Fractions interleave."""
-    skip_tasks: NonNegativeInt = 0
-    """Tasks at the head of the train split that RL does not play, because the policy was cloned on them."""
     max_action_tokens: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     constrained: bool = False
@@ -108,7 +109,8 @@ class EngineSection(Section):
 
 
 class LearnerSection(Section):
-    objective: Literal["grpo", "ppo", "decoupled_ppo", "reinforce"] = "grpo"
+    objective: Literal["grpo", "ppo", "decoupled_ppo", "reinforce"] = "decoupled_ppo"
+    """`grpo` and `ppo` do not correct for staleness when a batch is one step; `decoupled_ppo` does."""
     advantage: Literal["grpo", "rloo", "gigpo"] = "grpo"
     aggregation: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
     constant_length: PositiveInt = 64

@@ -16,7 +16,6 @@ from rocknroll.envs.registry import family as make_family
 from rocknroll.envs.text import Family
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
-from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
 from rocknroll.trainer.recipe import Recipe
@@ -42,11 +41,6 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     if recipe.policy.model != "tiny":
         check_policy(recipe.policy.model)  # before minutes go into making games
     family = prepare_family(recipe, ui)
-    if recipe.rollout.skip_tasks >= (count := len(family.tasks("train"))):
-        raise RecipeError(
-            f"`rollout.skip_tasks` ({recipe.rollout.skip_tasks}) leaves no task to play: the train split has {count}. "
-            "Lower it, or make the split larger."
-        )
     ui.phase("policy")
     policy = prepare_policy(recipe, family, ui.progress)
     folder.write_recipe(recipe)

@@ -1,8 +1,9 @@
 """The policy that RL starts from: a small model cloned from expert episodes, or any given model.
 
 A policy made here is cached by the content of everything that went into it, so a second run starts
-at once. Cloning is plain maximum likelihood on the expert's action tokens, in the very token format
-in which the policy will play (`trainer/render.py`).
+at once. Cloning is maximum likelihood on the expert's action tokens (and, with a weight of their own, on
+the environment's), in the very token format in which the policy will play (`trainer/render.py`). Every
+epoch sees the episodes in new disguises (`Family.disguise_episode`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import get_cosine_schedule_with_warmup
 from transformers.modeling_utils import PreTrainedModel
 
@@ -31,10 +34,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CloningRow:
-    """One expert episode as tokens; `mask` is true where the clone learns. Shapes [T]."""
+    """One expert episode as tokens. Shapes [T]."""
 
     token_ids: tuple[int, ...]
-    mask: tuple[bool, ...]
+    actions: tuple[bool, ...]
+    """Tokens of the actions to imitate."""
+    observations: tuple[bool, ...]
+    """Tokens of the environment; random actions are neither."""
 
 
 def prepare_policy(recipe: Recipe, family: Family, progress: Progress) -> Path:
@@ -94,7 +100,12 @@ def _make(recipe: Recipe, family: Family, folder: Path, progress: Progress) -> N
         model, tokenizer = load_policy(recipe.policy.model, recipe.policy.dtype)
     renderer = make_renderer(tokenizer, family.instructions)
     if warmstart.enabled:
-        rows = [cloning_row(episode, renderer) for episode in episodes]
+
+        def rows(epoch: int) -> list[CloningRow]:
+            seeds = np.random.SeedSequence([recipe.seed, epoch]).generate_state(len(episodes)).tolist()
+            disguised = map(family.disguise_episode, episodes, seeds)
+            return [cloning_row(episode, renderer) for episode in disguised]
+
         clone(model, rows, warmstart, recipe.seed, lambda done, total: progress("warm start", done, total))
     save_policy(model, tokenizer, folder)
 
@@ -111,28 +122,31 @@ def texts(episodes: Sequence[ExpertEpisode]) -> Iterator[str]:
 def cloning_row(episode: ExpertEpisode, renderer: Renderer) -> CloningRow:
     """The episode as the policy would have played it; steps not to imitate stay context."""
     ids: list[int] = []
-    mask: list[bool] = []
+    actions: list[bool] = []
+    observations: list[bool] = []
     for turn, step in enumerate(episode.steps):
         context = renderer.first(step.observation) if turn == 0 else renderer.following(step.observation)
         action = renderer.action_ids(step.action)
         ids += [*context, *action]
-        mask += [False] * len(context) + [step.imitate] * len(action)
-    return CloningRow(tuple(ids), tuple(mask))
+        actions += [False] * len(context) + [step.imitate] * len(action)
+        observations += [True] * len(context) + [False] * len(action)
+    return CloningRow(tuple(ids), tuple(actions), tuple(observations))
 
 
 def clone(
     model: PreTrainedModel,
-    rows: Sequence[CloningRow],
+    rows_of: Callable[[int], Sequence[CloningRow]],
     section: WarmstartSection,
     seed: int,
     progress: Callable[[int, int], None],
 ) -> float:
-    """Fit `model` to the masked tokens of `rows` in place; returns the mean loss of the last tenth, in nats.
+    """Fit `model` in place to the rows of each epoch, `rows_of(epoch)`.
 
-    Batches hold `section.batch_tokens` tokens of rows of similar length, right-padded: under causal
-    attention padding changes no real token, so no mask is needed.
+    Returns the mean loss of an action token over the last tenth of the steps, in nats. Batches hold
+    `section.batch_tokens` tokens of rows of similar length, right-padded: under causal attention padding
+    changes no real token, so no mask is needed.
     """
-    epoch_batches = len(_batches(rows, section.batch_tokens, np.random.default_rng(seed)))
+    epoch_batches = len(_batches(rows_of(0), section.batch_tokens, np.random.default_rng(seed)))
     total = max(1, round(section.epochs * epoch_batches))
     optimizer = torch.optim.AdamW(model.parameters(), lr=section.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = get_cosine_schedule_with_warmup(
@@ -141,16 +155,19 @@ def clone(
     model.train()
     losses: list[float] = []
     rng = np.random.default_rng(seed)
-    while len(losses) < total:
+    for epoch in count():
+        rows = rows_of(epoch)
         for batch in _batches(rows, section.batch_tokens, rng)[: total - len(losses)]:
-            loss = _cloning_loss(model, [rows[i] for i in batch])
+            loss, action_loss = _cloning_loss(model, [rows[i] for i in batch], section.observation_weight)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
-            losses.append(float(loss.detach()))
+            losses.append(action_loss)
             progress(len(losses), total)
+        if len(losses) == total:
+            break
     model.eval()
     return float(np.mean(losses[-max(1, total // 10) :]))
 
@@ -169,15 +186,20 @@ def _batches(rows: Sequence[CloningRow], batch_tokens: int, rng: np.random.Gener
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _cloning_loss(model: PreTrainedModel, rows: Sequence[CloningRow]) -> torch.Tensor:
-    width = max(len(row.token_ids) for row in rows)
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
-        mask[i, : len(row.mask)] = torch.tensor(row.mask)
-    ids, mask = ids.to(model.device), mask.to(model.device)
+def _cloning_loss(
+    model: PreTrainedModel, rows: Sequence[CloningRow], observation_weight: float
+) -> tuple[torch.Tensor, float]:
+    """Loss per action token, observations added with their weight; and what the actions alone contribute."""
+    ids = pad_sequence([torch.tensor(row.token_ids) for row in rows], batch_first=True).to(model.device)
+    actions = pad_sequence([torch.tensor(row.actions) for row in rows], batch_first=True).to(model.device)
+    learnt = actions
+    if observation_weight:
+        learnt = actions | pad_sequence([torch.tensor(row.observations) for row in rows], batch_first=True).to(
+            ids.device
+        )
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    predicts = mask[:, 1:]
-    logits = model.get_output_embeddings()(hidden[:, :-1][predicts])
-    return torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:][predicts])
+    logits = model.get_output_embeddings()(hidden[:, :-1][learnt[:, 1:]])
+    losses = torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:][learnt[:, 1:]], reduction="none")
+    is_action = actions[:, 1:][learnt[:, 1:]]
+    loss = (losses * torch.where(is_action, 1.0, observation_weight)).sum() / is_action.sum()
+    return loss, float(losses.detach()[is_action].mean())

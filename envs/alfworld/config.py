@@ -61,7 +61,9 @@ class AlfWorldConfig(BaseModel):
     max_steps: PositiveInt = 20
     """Steps before an episode is truncated."""
     renamed: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Share of the training games whose things go by other names (`renaming.py`)."""
+    """Share of the visits to training games, in cloning and in RL, in which things go by other names."""
+    repeat_task: bool = False
+    """Say the task again at the end of every observation, as the usual prompts for language models do."""
     banner: bool = False
     """Keep TextWorld's welcome line in the first observation."""
     refresh_grammar: bool = True

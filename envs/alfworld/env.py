@@ -21,6 +21,7 @@ from rocknroll.envs.alfworld.renaming import Renaming
 from rocknroll.envs.alfworld.translation import TranslationStore
 from rocknroll.envs.text import EnvDataError
 
+TASK = "Your task is to: "
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
@@ -60,6 +61,7 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
         self._steps = 0
         self._frame = self._engine.reset()
         text = self._frame.text if self.config.banner else self._frame.text.removeprefix(BANNER)
+        self._reminder = f"\n{text[text.rindex(TASK) :]}" if self.config.repeat_task and TASK in text else ""
         self._text = self._show(text)
         self._expert = Expert(text, put_template(self._game.grammar)) if self.config.expert_action else None
         return self._text, self._info(self._frame)
@@ -71,7 +73,7 @@ class AlfWorldEnv(gymnasium.Env[str, str]):
         command = self._renaming.mean(action) if self._renaming is not None else action
         self._frame = frame = self._engine.step(command)
         self._steps += 1
-        self._text = self._show(frame.text)
+        self._text = self._show(frame.text + self._reminder)
         if self._expert is not None:
             self._expert.observe(command, frame.text)
         return (

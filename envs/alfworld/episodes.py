@@ -6,12 +6,11 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.alfworld.config import AlfWorldConfig
-from rocknroll.envs.alfworld.renaming import Renaming
 from rocknroll.envs.alfworld.workers import spread
 from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import ExpertEpisode, ExpertStep, Progress, Task
@@ -29,18 +28,14 @@ def expert_episodes(
         ExpertEpisode(
             task_id=task.id,
             kind=task.kind,
-            steps=tuple(_steps(record["steps"], task.options.get("renaming"))),
+            steps=tuple(
+                ExpertStep(observation, action, tuple(admissible), imitate)
+                for observation, action, admissible, imitate in record["steps"]
+            ),
         )
         for task, record in zip(tasks, records, strict=True)
         if record["won"]
     ]
-
-
-def _steps(recorded: Sequence[tuple[str, str, Sequence[str], bool]], renaming: int | None) -> Iterator[ExpertStep]:
-    """The expert plays with true names; what is learnt from it may go by others."""
-    show = Renaming(renaming).show if renaming is not None else str
-    for observation, action, admissible, imitate in recorded:
-        yield ExpertStep(show(observation), show(action), tuple(map(show, admissible)), imitate)
 
 
 def play(
@@ -65,7 +60,7 @@ def content_key(config: AlfWorldConfig, games: Sequence[tuple[str, str]]) -> str
     """Hash of everything that decides how the expert plays these games (id and path of each)."""
     from rocknroll.envs.alfworld import package
 
-    played = config.model_dump(mode="json", include={"max_steps", "banner", "refresh_grammar", "renamed"})
+    played = config.model_dump(mode="json", include={"max_steps", "banner", "refresh_grammar", "repeat_task"})
     stats = [(name, Path(path).stat()) for name, path in games]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     expert = (Path(__file__).parent / "expert.py").read_text(encoding="utf-8")

@@ -162,7 +162,7 @@ class Expert:
     def observe(self, command: str, observation: str) -> None:
         """Take in a command, whoever gave it, and the answer to it."""
         self._beliefs.observe(observation)
-        if observation == NOTHING and command.startswith("go to "):
+        if observation.startswith(NOTHING) and command.startswith("go to "):
             # Two receptacles of an official scene may share a spot: one cannot go there again, only look.
             self._beliefs.here = command.removeprefix("go to ")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rocknroll.envs.alfworld import package
 from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, translations
 from rocknroll.envs.alfworld.episodes import content_key, expert_episodes
 from rocknroll.envs.alfworld.games import GeneratedLibrary, library
+from rocknroll.envs.alfworld.renaming import Renaming
 from rocknroll.envs.cache import cache_root
 from rocknroll.envs.text import ExpertEpisode, Progress, Task
 
@@ -74,15 +76,33 @@ class AlfWorldFamily:
             Task(
                 id=f"{Path(ref.path).parent.parent.name}/{Path(ref.path).parent.name}",
                 kind=ref.kind,
-                options={"game": ref.path} | self._renaming(split, index),
+                options={"game": ref.path},
             )
-            for index, ref in enumerate(self._library.games(split))
+            for ref in self._library.games(split)
         ]
 
-    def _renaming(self, split: str, index: int) -> dict[str, int]:
-        """The option that renames a game's things; training games only, so evaluations stay what they are."""
-        drawn = random.Random(f"{self.config.seed}/{index}").random()
-        return {"renaming": index} if split == "train" and drawn < self.config.renamed else {}
+    def disguise_task(self, task: Task, seed: int) -> Task:
+        """`renamed` of the visits get other names for things."""
+        return replace(task, options={**task.options, "renaming": seed}) if self._renames(seed) else task
+
+    def disguise_episode(self, episode: ExpertEpisode, seed: int) -> ExpertEpisode:
+        """The expert plays with true names; what is learnt from it may go by others."""
+        if not self._renames(seed):
+            return episode
+        show = Renaming(seed).show
+        steps = (
+            replace(
+                step,
+                observation=show(step.observation),
+                action=show(step.action),
+                admissible=tuple(map(show, step.admissible)),
+            )
+            for step in episode.steps
+        )
+        return replace(episode, steps=tuple(steps))
+
+    def _renames(self, seed: int) -> bool:
+        return random.Random(seed).random() < self.config.renamed
 
     def data_folders(self) -> list[Path]:
         """Where games and their translations lie; translations may be written, too, and are not needed."""

@@ -217,3 +217,22 @@ def test_an_older_grammar_is_refreshed_and_said_so(
         info = kept.step(commands[-1])[4]
     assert info["won"]
     kept.close()
+
+
+def test_the_task_can_be_repeated_in_every_observation(alfworld: AlfWorldFamily, task: Task) -> None:
+    plain, repeating = configured(alfworld), configured(alfworld, repeat_task=True)
+    first, _ = plain.reset(options=dict(task.options))
+    assert repeating.reset(options=dict(task.options))[0] == first
+    sentence = first[first.index("Your task is to: ") :]
+    for command in (*solution(alfworld, task), "dance"):
+        assert repeating.step(command)[0] == f"{plain.step(command)[0]}\n{sentence}"
+    plain.close()
+    repeating.close()
+
+
+def test_the_expert_plays_the_same_when_the_task_is_repeated(alfworld: AlfWorldFamily) -> None:
+    repeating = AlfWorldFamily(alfworld.config.model_copy(update={"repeat_task": True}))
+    plain = alfworld.expert_episodes("train", 6, seed=0, noise=0.2)
+    other = repeating.expert_episodes("train", 6, seed=0, noise=0.2)
+    assert [[s.action for s in e.steps] for e in plain] == [[s.action for s in e.steps] for e in other]
+    assert all("Your task is to: " in step.observation for episode in other for step in episode.steps)

@@ -35,12 +35,22 @@ def test_a_renamed_game_is_won_by_the_experts_renamed_commands(alfworld: AlfWorl
     renamed.close()
 
 
-def test_only_training_games_are_renamed_and_their_expert_episodes_with_them(alfworld: AlfWorldFamily) -> None:
+def test_a_disguise_renames_task_and_expert_episode_alike_and_anew_for_every_seed(alfworld: AlfWorldFamily) -> None:
     family = AlfWorldFamily(alfworld.config.model_copy(update={"renamed": 1.0}))
-    assert all("renaming" in task.options for task in family.tasks("train"))
-    assert not any("renaming" in task.options for task in (*family.tasks("seen"), *family.tasks("unseen")))
-    true = {episode.task_id: episode for episode in alfworld.expert_episodes("train", 4, seed=0)}
-    for task, episode in zip(family.tasks("train")[:4], family.expert_episodes("train", 4, seed=0), strict=True):
-        show = Renaming(task.options["renaming"]).show
-        assert [step.action for step in episode.steps] == [show(s.action) for s in true[episode.task_id].steps]
-        assert episode.steps[0].observation == show(true[episode.task_id].steps[0].observation)
+    task, episode = family.tasks("train")[0], family.expert_episodes("train", 1, seed=0)[0]
+    disguised = family.disguise_episode(episode, 7)
+    show = Renaming(int(family.disguise_task(task, 7).options["renaming"])).show
+    assert [step.action for step in disguised.steps] == [show(step.action) for step in episode.steps]
+    assert [step.admissible for step in disguised.steps] == [tuple(map(show, s.admissible)) for s in episode.steps]
+    assert disguised.steps[0].observation == show(episode.steps[0].observation)
+    assert family.disguise_episode(episode, 8) != disguised == family.disguise_episode(episode, 7)
+    assert not any("renaming" in task.options for split in ("train", "seen", "unseen") for task in family.tasks(split))
+
+
+def test_the_share_of_renamed_visits_is_the_configured_one(alfworld: AlfWorldFamily) -> None:
+    task, episode = alfworld.tasks("train")[0], alfworld.expert_episodes("train", 1, seed=0)[0]
+    assert all(alfworld.disguise_task(task, seed) is task for seed in range(20))
+    half = AlfWorldFamily(alfworld.config.model_copy(update={"renamed": 0.5}))
+    renamed = [seed for seed in range(400) if half.disguise_task(task, seed) is not task]
+    assert 150 < len(renamed) < 250
+    assert renamed == [seed for seed in range(400) if half.disguise_episode(episode, seed) is not episode]

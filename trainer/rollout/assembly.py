@@ -54,7 +54,7 @@ async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> Asyn
         readable=tuple(family.data_folders()),
     )
     scheduler = Scheduler(
-        TaskOrder(family.tasks("train")[rollout.skip_tasks :], recipe.seed),
+        TaskOrder(family.tasks("train"), recipe.seed, family.disguise_task),
         Pacing(rollout.num_groups, rollout.async_ratio),
         group_size=rollout.group_size,
         infra_retries=rollout.infra_retries,
