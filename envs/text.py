@@ -36,7 +36,7 @@ class ExpertStep:
     action: str
     admissible: tuple[str, ...] = ()
     imitate: bool = True
-    """False for a random action that was put in so that the expert shows how to recover."""
+    """False for a mistake that was put in so that the expert shows how to go on from it."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,13 @@ class Family(Protocol):
         """Tasks of a split (`train`, `seen`, `unseen`) in a fixed order that depends on the configuration alone."""
 
     def expert_episodes(
-        self, split: str, count: int, seed: int, *, noise: float = 0.0, progress: Progress | None = None
+        self, split: str, count: int, seed: int, *, mistakes: float = 0.0, progress: Progress | None = None
     ) -> Sequence[ExpertEpisode]:
-        """Episodes of the expert on the first `count` tasks of the split (unsolved ones left out)."""
+        """Episodes of the expert on the first `count` tasks of the split (unsolved ones left out).
+
+        `mistakes`: chance that a plausible command which the environment does not admit comes before a
+        command of the expert's; it is marked `imitate=False`.
+        """
 
     def disguise_task(self, task: Task, seed: int) -> Task:
         """The training task as one visit plays it: the same task in another surface, or itself.

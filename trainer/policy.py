@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from rocknroll.trainer.recipe import TinyModel
-from rocknroll.trainer.render import ACTION_START, PlainRenderer, PolicyError
+from rocknroll.trainer.render import ACTION_START, VERB_LAST, PlainRenderer, PolicyError
 
 __all__ = ["PolicyError", "build_tokenizer", "load_policy", "make_tiny", "save_policy"]
 
@@ -38,8 +38,12 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def build_tokenizer(texts: Iterable[str], actions: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], actions: Iterable[str] = (), *, verb_last: bool = False
+) -> PreTrainedTokenizerFast:
     """A word tokenizer for the texts; ids go by frequency, then alphabet, so the order of the texts does not matter.
+
+    `verb_last` is kept with the tokenizer, for the renderer (`trainer/render.py`).
 
     Raises:
         PolicyError: one of the actions (which are texts, too) would not decode to itself.
@@ -63,6 +67,7 @@ def build_tokenizer(texts: Iterable[str], actions: Iterable[str] = ()) -> PreTra
         unk_token="<unk>",
         additional_special_tokens=[ACTION_START],
         clean_up_tokenization_spaces=False,
+        **{VERB_LAST: verb_last},
     )
     _check_round_trip(tokenizer, actions)
     return tokenizer

@@ -45,6 +45,9 @@ class TinyModel(Section):
     head_dim: PositiveInt = 32
     intermediate_size: PositiveInt = 256
     max_length: PositiveInt = 1024
+    verb_last: bool = False
+    """Say commands with the verb last (`mug 1 from desk 2 take`), for environments whose commands begin with
+    one: what to act on is decided first, and under `rollout.constrained` only among what is there."""
 
 
 class PolicySection(Section):
@@ -62,8 +65,9 @@ class WarmstartSection(Section):
     epochs: PositiveFloat = 3.0
     learning_rate: PositiveFloat = 3e-3
     batch_tokens: PositiveInt = 8192
-    noise: Fraction = 0.0
-    """Share of expert steps preceded by a random admissible action (the expert then recovers)."""
+    mistakes: Fraction = 0.0
+    """Chance that a plausible command which is not admissible precedes a step of the expert's; it is not
+    imitated, what follows is: without it a policy never saw what its own mistakes lead to."""
     observation_weight: NonNegativeFloat = 0.0
     """Weight of the loss on the environment's own tokens: predicting them teaches a small model to look
     names up in its context, which it needs for its actions, too."""
@@ -111,7 +115,7 @@ class EngineSection(Section):
 class LearnerSection(Section):
     objective: Literal["grpo", "ppo", "decoupled_ppo", "reinforce"] = "decoupled_ppo"
     """`grpo` and `ppo` do not correct for staleness when a batch is one step; `decoupled_ppo` does."""
-    advantage: Literal["grpo", "rloo", "gigpo"] = "grpo"
+    advantage: Literal["grpo", "rloo", "gigpo", "staged"] = "grpo"
     aggregation: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
     constant_length: PositiveInt = 64
     """What `sequence_sum` divides a trajectory's sum by (Dr.GRPO)."""
@@ -130,7 +134,8 @@ class LearnerSection(Section):
     """k3 KL to the policy at the start of RL; 0: no reference is kept."""
     entropy_coef: NonNegativeFloat = 0.0
     gigpo_omega: NonNegativeFloat = 1.0
-    gigpo_gamma: Fraction = 0.95
+    gamma: Fraction = 0.95
+    """Discount per turn of the returns that `gigpo` and `staged` compare."""
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: PositiveFloat = 1.0
     pass_tokens: PositiveInt = 4096

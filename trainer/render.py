@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from jinja2.exceptions import TemplateError
 
 ACTION_START = "<act>"
+VERB_LAST = "verb_last"
+"""Setting in the tokenizer's configuration (`tokenizer_config.json`): say the first word of an action last."""
 """Plain policies: the token behind an observation, after which the policy writes its action."""
 
 Message = dict[str, str]
@@ -61,7 +63,10 @@ def make_renderer(tokenizer: Any, instructions: str) -> Renderer:
 
 
 class PlainRenderer:
-    """`<bos> observation <act> action <eos> observation <act> …`, for tokenizers of `build_tokenizer`."""
+    """`<bos> observation <act> action <eos> observation <act> …`, for tokenizers of `build_tokenizer`.
+
+    Such a tokenizer may want the first word of an action said last.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         start = tokenizer.get_vocab().get(ACTION_START)
@@ -73,6 +78,7 @@ class PlainRenderer:
         self._tokenizer = tokenizer
         self._start: int = start
         self._end: int = tokenizer.eos_token_id
+        self._verb_last = bool(tokenizer.init_kwargs.get(VERB_LAST, False))
         self.stop_ids: tuple[int, ...] = (self._end,)
         self.close_ids: tuple[int, ...] = (self._end,)
 
@@ -89,11 +95,15 @@ class PlainRenderer:
                 f"The action {text!r} has words that the policy's vocabulary lacks. "
                 "Train the tokenizer on texts that contain them (`build_tokenizer`)."
             )
+        if self._verb_last:
+            ids = [*ids[1:], *ids[:1]]
         return [*ids, self._end]
 
     def action_text(self, ids: Sequence[int]) -> str:
         # Special tokens inside an action are kept, so that the environment refuses what was not a command.
         kept = list(ids[:-1] if ids and ids[-1] == self._end else ids)
+        if self._verb_last:
+            kept = [*kept[-1:], *kept[:-1]]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
     def _words(self, text: str) -> list[int]:

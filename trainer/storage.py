@@ -45,6 +45,7 @@ SCHEMA = pa.schema(
                         ("reward", pa.float64()),
                         ("valid", pa.bool_()),
                         ("state_hash", pa.string()),
+                        ("progress", pa.float64()),
                     ]
                 )
             ),

@@ -42,6 +42,8 @@ class Turn:
     """False when the environment did not admit the command."""
     state_hash: str = ""
     """Hash of the state the action was taken in (GiGPO's anchor state)."""
+    progress: float = 0.0
+    """Share of the goal that was reached in the state the action was taken in; 0 where the environment tells none."""
 
 
 @dataclass(frozen=True)

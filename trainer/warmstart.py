@@ -40,7 +40,7 @@ class CloningRow:
     actions: tuple[bool, ...]
     """Tokens of the actions to imitate."""
     observations: tuple[bool, ...]
-    """Tokens of the environment; random actions are neither."""
+    """Tokens of the environment; mistakes are neither."""
 
 
 def prepare_policy(recipe: Recipe, family: Family, progress: Progress) -> Path:
@@ -88,12 +88,14 @@ def _make(recipe: Recipe, family: Family, folder: Path, progress: Progress) -> N
         "train",
         warmstart.games,
         seed=recipe.seed,
-        noise=warmstart.noise,
+        mistakes=warmstart.mistakes,
         progress=lambda done, total: progress("expert episodes", done, total),
     )
     if recipe.policy.model == "tiny":
         tokenizer = build_tokenizer(
-            [*family.vocabulary(), *texts(episodes)], actions={s.action for e in episodes for s in e.steps}
+            [*family.vocabulary(), *texts(episodes)],
+            actions={s.action for e in episodes for s in e.steps},
+            verb_last=recipe.policy.tiny.verb_last,
         )
         model: PreTrainedModel = make_tiny(recipe.policy.tiny, tokenizer, recipe.seed)
     else:

@@ -20,10 +20,10 @@ FORMAT = 1
 
 
 def expert_episodes(
-    config: AlfWorldConfig, tasks: Sequence[Task], seed: int, noise: float, progress: Progress | None = None
+    config: AlfWorldConfig, tasks: Sequence[Task], seed: int, mistakes: float, progress: Progress | None = None
 ) -> list[ExpertEpisode]:
     """Solved episodes, in the order of the tasks; unsolved ones are left out."""
-    records = play(config, tasks, seed, noise, progress)
+    records = play(config, tasks, seed, mistakes, progress)
     return [
         ExpertEpisode(
             task_id=task.id,
@@ -39,14 +39,14 @@ def expert_episodes(
 
 
 def play(
-    config: AlfWorldConfig, tasks: Sequence[Task], seed: int, noise: float, progress: Progress | None = None
+    config: AlfWorldConfig, tasks: Sequence[Task], seed: int, mistakes: float, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
     """The expert's episode of every task, solved or not: `kind`, `won`, `steps`."""
-    cached = _path(config, tasks, seed, noise)
+    cached = _path(config, tasks, seed, mistakes)
     if cached.exists():
         with gzip.open(cached, "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file]
-    job = {"job": "play", "config": config.model_dump(mode="json"), "noise": noise}
+    job = {"job": "play", "config": config.model_dump(mode="json"), "mistakes": mistakes}
     records = spread(job, [(task.options["game"], seed) for task in tasks], progress)
     cached.parent.mkdir(parents=True, exist_ok=True)
     scratch = cached.with_suffix(f".{os.getpid()}")
@@ -68,7 +68,7 @@ def content_key(config: AlfWorldConfig, games: Sequence[tuple[str, str]]) -> str
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def _path(config: AlfWorldConfig, tasks: Sequence[Task], seed: int, noise: float) -> Path:
+def _path(config: AlfWorldConfig, tasks: Sequence[Task], seed: int, mistakes: float) -> Path:
     games = [(task.id, str(task.options["game"])) for task in tasks]
-    name = hashlib.sha256(json.dumps([content_key(config, games), seed, noise]).encode()).hexdigest()[:24]
+    name = hashlib.sha256(json.dumps([content_key(config, games), seed, mistakes]).encode()).hexdigest()[:24]
     return cache_root(config.cache_dir) / "alfworld" / "episodes" / f"{name}.jsonl.gz"

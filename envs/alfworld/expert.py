@@ -2,12 +2,14 @@
 
 It keeps beliefs (what lies where, what is open, what it holds) from the text alone, looks for things
 where things of that kind belong, and can go on after any detour: beliefs follow every command, its own
-or not. So it labels states that a policy or noise has led to, too.
+or not. So it labels states that a policy or a mistake has led to, too.
 """
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -178,6 +180,26 @@ class Expert:
         if self.goal.verb and held not in self._beliefs.treated:
             return self._treat(held)
         return self._deliver(held)
+
+    def mistake(self, rng: random.Random, admissible: Collection[str]) -> str:
+        """A command that a policy could take for sensible here, and that is not admissible.
+
+        It asks for the goal's thing where it is not, or for a step towards the goal too early. Nothing in it
+        tells where the thing really is.
+        """
+        beliefs, goal = self._beliefs, self.goal
+        here = beliefs.here or rng.choice(beliefs.places)
+        thing = f"{goal.thing} {rng.randint(1, 2)}"
+        targets = [place for place in beliefs.places if kind_of(place) == goal.place] or [here]
+        commands = [
+            f"take {thing} from {here}",
+            f"take {thing} from {rng.choice(beliefs.places)}",
+            self._move.format(thing=thing, place=rng.choice(targets)),
+            f"use {goal.lamp} 1" if goal.lamp else f"open {here}",
+            f"{goal.verb} {thing} with {goal.station} 1" if goal.verb else f"go to {here}",
+        ]
+        refused = [command for command in commands if command not in admissible]
+        return rng.choice(refused) if refused else f"take {thing} from {thing}"
 
     def _fetch(self) -> str:
         wanted = [thing for thing in self._beliefs.seen(self.goal.thing) if not self._is_delivered(thing)]

@@ -15,6 +15,7 @@ from typing import Any
 from rocknroll.envs.alfworld import package
 from rocknroll.envs.alfworld.config import SPLITS, AlfWorldConfig, translations
 from rocknroll.envs.alfworld.episodes import content_key, expert_episodes
+from rocknroll.envs.alfworld.expert import NOTHING
 from rocknroll.envs.alfworld.games import GeneratedLibrary, library
 from rocknroll.envs.alfworld.renaming import Renaming
 from rocknroll.envs.cache import cache_root
@@ -115,19 +116,19 @@ class AlfWorldFamily:
         )
 
     def vocabulary(self) -> list[str]:
-        """Every name that a thing can have, its numbers, and the sentences of the grammar without their blanks."""
+        """Every name that a thing can have, its numbers, and the sentences of engine and grammar without blanks."""
         named = package.constants()
         names = {name.lower() for name in (*named.OBJECTS, *named.RECEPTACLES)}
         sentences = re.findall(r'"rhs": "(.*?)"', package.grammar())
         spoken = [re.sub(r"\\n|[\[{#].*?[\]}#]", " ", sentence) for sentence in sentences]
-        return [*sorted(names), *map(str, range(1, LARGEST_NUMBER + 1)), *spoken]
+        return [*sorted(names), *map(str, range(1, LARGEST_NUMBER + 1)), *spoken, NOTHING]
 
     def expert_episodes(
-        self, split: str, count: int, seed: int, *, noise: float = 0.0, progress: Progress | None = None
+        self, split: str, count: int, seed: int, *, mistakes: float = 0.0, progress: Progress | None = None
     ) -> list[ExpertEpisode]:
         """Solved episodes of the expert on the first `count` tasks of a split, cached on disk.
 
-        `noise`: chance that a random admissible command comes before a command of the expert's; it is
-        marked `imitate=False`.
+        `mistakes`: chance that a command for what is not there (`Expert.mistake`) comes before a command
+        of the expert's; it is marked `imitate=False`.
         """
-        return expert_episodes(self.config, self.tasks(split)[:count], seed, noise, progress)
+        return expert_episodes(self.config, self.tasks(split)[:count], seed, mistakes, progress)

@@ -29,9 +29,10 @@ class Player:
         self._environment.close()
         self._engine.close()
 
-    def episode(self, game: str, noise: float, seed: int) -> dict[str, Any]:
-        """The expert's episode; with probability `noise` a random admissible command comes before a step of
-        its own, and it goes on from where that led. Steps are `[observation, command, admissible, imitate]`.
+    def episode(self, game: str, mistakes: float, seed: int) -> dict[str, Any]:
+        """The expert's episode; with probability `mistakes` a mistake comes before a step of its own.
+
+        Steps are `[observation, command, admissible, imitate]`.
         """
         rng = random.Random(f"{seed}/{game}")
         observation, info = self._environment.reset(options={"game": game})
@@ -40,8 +41,8 @@ class Player:
         ended = False
         while not ended:
             admissible = info["admissible_commands"]
-            imitate = not (noise and rng.random() < noise)
-            command = expert.act() if imitate else rng.choice(admissible)
+            imitate = rng.random() >= mistakes
+            command = expert.act() if imitate else expert.mistake(rng, admissible)
             steps.append((observation, command, admissible, imitate))
             observation, _, terminated, truncated, info = self._environment.step(command)
             expert.observe(command, observation)

@@ -43,7 +43,7 @@ def _make(job: dict[str, Any], item: Any, player: Player) -> dict[str, Any]:
 
 def _play(job: dict[str, Any], item: Any, player: Player) -> dict[str, Any]:
     game, seed = item
-    return player.episode(game, noise=job["noise"], seed=seed)
+    return player.episode(game, mistakes=job["mistakes"], seed=seed)
 
 
 def _list(job: dict[str, Any], folder: str, player: Player) -> dict[str, Any]:

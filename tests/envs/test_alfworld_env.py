@@ -37,7 +37,7 @@ def configured(alfworld: AlfWorldFamily, **changes: Any) -> AlfWorldEnv:
 
 def solution(alfworld: AlfWorldFamily, task: Task) -> list[str]:
     player = Player(alfworld.config)
-    steps = player.episode(task.options["game"], noise=0.0, seed=0)["steps"]
+    steps = player.episode(task.options["game"], mistakes=0.0, seed=0)["steps"]
     player.close()
     return [step[1] for step in steps]
 
@@ -232,7 +232,7 @@ def test_the_task_can_be_repeated_in_every_observation(alfworld: AlfWorldFamily,
 
 def test_the_expert_plays_the_same_when_the_task_is_repeated(alfworld: AlfWorldFamily) -> None:
     repeating = AlfWorldFamily(alfworld.config.model_copy(update={"repeat_task": True}))
-    plain = alfworld.expert_episodes("train", 6, seed=0, noise=0.2)
-    other = repeating.expert_episodes("train", 6, seed=0, noise=0.2)
+    plain = alfworld.expert_episodes("train", 6, seed=0, mistakes=0.2)
+    other = repeating.expert_episodes("train", 6, seed=0, mistakes=0.2)
     assert [[s.action for s in e.steps] for e in plain] == [[s.action for s in e.steps] for e in other]
     assert all("Your task is to: " in step.observation for episode in other for step in episode.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,13 +82,19 @@ def test_episodes_come_from_the_cache_the_second_time(alfworld: AlfWorldFamily) 
     assert not calls
 
 
-def test_noise_is_marked_and_the_expert_recovers_from_it(alfworld: AlfWorldFamily) -> None:
-    episodes = alfworld.expert_episodes("train", 12, seed=0, noise=0.25)
+def test_mistakes_are_marked_refused_and_the_expert_goes_on(alfworld: AlfWorldFamily) -> None:
+    episodes = alfworld.expert_episodes("train", 12, seed=0, mistakes=0.25)
     steps = [step for episode in episodes for step in episode.steps]
-    noisy = sum(not step.imitate for step in steps)
-    assert 0.1 < noisy / len(steps) < 0.4
+    mistaken = [step for step in steps if not step.imitate]
+    assert 0.1 < len(mistaken) / len(steps) < 0.4
     assert len(episodes) >= 8
-    assert alfworld.expert_episodes("train", 12, seed=1, noise=0.25) != episodes
+    assert not any(step.action in step.admissible for step in mistaken)
+    for episode in episodes:
+        for step, following in pairwise(episode.steps):
+            if not step.imitate:
+                assert following.observation.startswith("Nothing happens.")
+                assert following.admissible == step.admissible, "a mistake changes nothing"
+    assert alfworld.expert_episodes("train", 12, seed=1, mistakes=0.25) != episodes
 
 
 def test_a_broken_game_stops_the_playing_with_its_name(alfworld: AlfWorldFamily, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def trajectory(
     turns: int = 3,
     rewards: Sequence[float] | None = None,
     states: Sequence[str] | None = None,
+    progress: Sequence[float] | None = None,
     outcome: Outcome = Outcome.COMPLETED,
     success: bool = False,
     constrained: bool = False,
@@ -36,7 +37,8 @@ def trajectory(
         mask += [True] * int(rng.integers(1, 5))
         reward = rewards[turn] if rewards is not None else float(rng.normal())
         state = states[turn] if states is not None else f"s{rng.integers(3)}"
-        played.append(Turn(start, len(mask), reward, bool(rng.integers(2)), state))
+        stage = progress[turn] if progress is not None else float(rng.integers(3)) / 3
+        played.append(Turn(start, len(mask), reward, bool(rng.integers(2)), state, stage))
         mask += [False] * int(rng.integers(1, 7))
     action_mask = np.array(mask)
     tokens = rng.integers(0, VOCABULARY, len(mask)).astype(np.int32)

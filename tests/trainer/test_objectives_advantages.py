@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from rocknroll.trainer.objectives.advantages import ADVANTAGES, STD_EPSILON, discounted_returns
 from rocknroll.trainer.trajectory import Group, Trajectory
 
-CFG = SimpleNamespace(gigpo_omega=0.7, gigpo_gamma=0.9)
+CFG = SimpleNamespace(gigpo_omega=0.7, gamma=0.9)
 NAMES = sorted(ADVANTAGES)
 
 
@@ -53,7 +54,7 @@ def test_gigpo_equals_a_slow_reference() -> None:
 
 
 def slow_return(trajectory: Trajectory, turn: int) -> float:
-    return sum(CFG.gigpo_gamma ** (k - turn) * trajectory.turns[k].reward for k in range(turn, len(trajectory.turns)))
+    return sum(CFG.gamma ** (k - turn) * trajectory.turns[k].reward for k in range(turn, len(trajectory.turns)))
 
 
 def test_discounted_returns_count_from_their_own_turn() -> None:
@@ -75,12 +76,52 @@ def test_gigpo_without_states_is_refused() -> None:
         ADVANTAGES["gigpo"](Group("g", "task", (member, member)), CFG)
 
 
+def test_staged_equals_a_slow_reference() -> None:
+    group = played.group(np.random.default_rng(8), size=6)
+    for trajectory, values in zip(group.trajectories, ADVANTAGES["staged"](group, CFG), strict=True):
+        expected: list[float] = []
+        for k, turn in enumerate(trajectory.turns):
+            total = share = 0.0
+            for other in group.trajectories:
+                for m, there in enumerate(other.turns):
+                    if there.progress == turn.progress:
+                        part = (there.end - there.start) / sum(t.end - t.start for t in other.turns)
+                        total += part * slow_return(other, m)
+                        share += part
+            expected += [slow_return(trajectory, k) - total / share] * (turn.end - turn.start)
+        assert values == pytest.approx(np.array(expected))
+
+
+def test_the_advantages_of_a_stage_sum_to_nothing_over_sequence_means() -> None:
+    group = played.group(np.random.default_rng(9), size=8)
+    sums: defaultdict[float, float] = defaultdict(float)
+    for trajectory, values in zip(group.trajectories, ADVANTAGES["staged"](group, CFG), strict=True):
+        stages = np.concatenate([[turn.progress] * (turn.end - turn.start) for turn in trajectory.turns])
+        for stage, value in zip(stages, values, strict=True):
+            sums[float(stage)] += value / len(values)
+    assert len(sums) > 1
+    assert list(sums.values()) == pytest.approx([0.0] * len(sums), abs=1e-12)
+
+
+def test_staged_does_not_credit_a_turn_with_what_came_before() -> None:
+    """Both find the thing, one after a detour: from there on they did equally well, discounted alike."""
+    rng = np.random.default_rng(10)
+    quick = played.trajectory(rng, "quick", turns=2, rewards=[0.5, 1.0], progress=[0.0, 0.5])
+    slow = played.trajectory(rng, "slow", turns=3, rewards=[-1.0, 0.5, 1.0], progress=[0.0, 0.0, 0.5])
+    for trajectory, values in zip(
+        (quick, slow), ADVANTAGES["staged"](Group("g", "t", (quick, slow)), CFG), strict=True
+    ):
+        last = trajectory.turns[-1]
+        assert not values[-(last.end - last.start) :].any()
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, -1e9])
 def test_equal_returns_give_exactly_zero(name: str, size: int, reward: float) -> None:
     rng = np.random.default_rng(6)
-    member = played.trajectory(rng, rewards=[0.0, 0.0, reward], states=["a", "b", "c"])
+    stages = [0.0, 1 / 3, 2 / 3]
+    member = played.trajectory(rng, rewards=[0.0, 0.0, reward], states=["a", "b", "c"], progress=stages)
     for values in ADVANTAGES[name](Group("g", "task", (member,) * size), CFG):
         assert not values.any()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rocknroll.trainer.policy import build_tokenizer
 from rocknroll.trainer.render import ChatRenderer, PlainRenderer, PolicyError, make_renderer
@@ -134,6 +135,19 @@ def test_plain_action_comes_back_exactly_with_or_without_its_end() -> None:
     ids = renderer.action_ids("use desklamp 1")
     assert ids[-1] == renderer.stop_ids[0]
     assert renderer.action_text(ids) == renderer.action_text(ids[:-1]) == "use desklamp 1"
+
+
+def test_the_verb_is_said_last_where_the_tokenizer_wants_it_also_after_a_reload(tmp_path: Path) -> None:
+    commands = ["take mug 1 from desk 2", "look"]
+    build_tokenizer(OBSERVATIONS, commands, verb_last=True).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    renderer = make_renderer(tokenizer, INSTRUCTIONS)
+    assert tokenizer.decode(renderer.action_ids(commands[0])) == "mug 1 from desk 2 take <eos>"
+    for command in commands:
+        ids = renderer.action_ids(command)
+        assert renderer.action_text(ids) == renderer.action_text(ids[:-1]) == command
+    assert renderer.action_text([]) == ""
+    assert tokenizer.decode(renderer.following("You see a mug 1.")) == "You see a mug 1 . <act>"
 
 
 def test_plain_marks_written_by_an_environment_are_text() -> None:

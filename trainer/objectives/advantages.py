@@ -27,7 +27,7 @@ class AdvantageConfig(Protocol):
     @property
     def gigpo_omega(self) -> float: ...
     @property
-    def gigpo_gamma(self) -> float: ...
+    def gamma(self) -> float: ...
 
 
 class Advantage(Protocol):
@@ -74,7 +74,7 @@ def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     """
     episode = standardised(group.rewards)
     visits: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    returns = [discounted_returns(trajectory, cfg.gigpo_gamma) for trajectory in group.trajectories]
+    returns = [discounted_returns(trajectory, cfg.gamma) for trajectory in group.trajectories]
     for member, trajectory in enumerate(group.trajectories):
         for turn, played in enumerate(trajectory.turns):
             if not played.state_hash:
@@ -94,7 +94,34 @@ def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     )
 
 
-ADVANTAGES: Mapping[str, Advantage] = {"grpo": grpo, "rloo": rloo, "gigpo": gigpo}
+def staged(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
+    """Discounted return of each turn minus the group's mean over turns at the same stage (ours).
+
+    A stage is a value of `Turn.progress`, so what happened before the turn (a lucky search, a lost
+    object) is in return and baseline alike and is not credited to the turn. The mean counts every
+    episode's turns by their share of its action tokens, so under `sequence_mean` the advantages of a
+    stage sum to 0. Not divided by a standard deviation (Dr.GRPO, Liu et al. 2025, section 3.2).
+    """
+    returns = [discounted_returns(trajectory, cfg.gamma) for trajectory in group.trajectories]
+    stages: defaultdict[float, list[tuple[int, int]]] = defaultdict(list)
+    for member, trajectory in enumerate(group.trajectories):
+        for turn, played in enumerate(trajectory.turns):
+            stages[played.progress].append((member, turn))
+    lengths = [max(1, int(trajectory.action_mask.sum())) for trajectory in group.trajectories]
+    turns = [trajectory.turns for trajectory in group.trajectories]
+    above = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
+    for places in stages.values():
+        shares = np.array([(turns[m][t].end - turns[m][t].start) / lengths[m] for m, t in places])
+        values = np.array([returns[m][t] for m, t in places])
+        if bool((values == values[0]).all()):
+            continue
+        baseline = np.average(values, weights=shares)
+        for (member, turn), value in zip(places, values, strict=True):
+            above[member][turn] = value - baseline
+    return tuple(per_token(trajectory, above[m]) for m, trajectory in enumerate(group.trajectories))
+
+
+ADVANTAGES: Mapping[str, Advantage] = {"grpo": grpo, "rloo": rloo, "gigpo": gigpo, "staged": staged}
 
 
 def discounted_returns(trajectory: Trajectory, gamma: float) -> Array:

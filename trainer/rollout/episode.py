@@ -173,7 +173,7 @@ class Player:
             invalid = bool(info.get("invalid_action", False))
             shaped = float(reward) - options.turn_penalty - options.invalid_action_penalty * invalid
             shaped += options.progress_reward * (float(info.get("progress", 0.0)) - progress)
-            record.turns.append(Turn(start, len(record.tokens), shaped, not invalid, state))
+            record.turns.append(Turn(start, len(record.tokens), shaped, not invalid, state, progress))
             if terminated:
                 return Outcome.COMPLETED, bool(info.get("won", reward > 0))
             if truncated:
