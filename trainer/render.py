@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from jinja2.exceptions import TemplateError
 
 ACTION_START = "<act>"
+"""Plain policies: the token behind an observation, after which the policy writes its action."""
 VERB_LAST = "verb_last"
 """Setting in the tokenizer's configuration (`tokenizer_config.json`): say the first word of an action last."""
-"""Plain policies: the token behind an observation, after which the policy writes its action."""
 
 Message = dict[str, str]
 

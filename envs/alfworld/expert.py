@@ -198,8 +198,8 @@ class Expert:
             f"use {goal.lamp} 1" if goal.lamp else f"open {here}",
             f"{goal.verb} {thing} with {goal.station} 1" if goal.verb else f"go to {here}",
         ]
-        refused = [command for command in commands if command not in admissible]
-        return rng.choice(refused) if refused else f"take {thing} from {thing}"
+        # Never empty: one cannot both take a thing and put it down.
+        return rng.choice([command for command in commands if command not in admissible])
 
     def _fetch(self) -> str:
         wanted = [thing for thing in self._beliefs.seen(self.goal.thing) if not self._is_delivered(thing)]

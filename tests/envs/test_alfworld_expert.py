@@ -9,7 +9,7 @@ import pytest
 
 from rocknroll.envs.alfworld import package
 from rocknroll.envs.alfworld.config import SPLITS, TASK_TYPES
-from rocknroll.envs.alfworld.expert import Expert, read_goal
+from rocknroll.envs.alfworld.expert import NOTHING, Expert, read_goal
 from rocknroll.envs.alfworld.family import AlfWorldFamily
 from rocknroll.envs.text import EnvDataError
 
@@ -89,10 +89,11 @@ def test_mistakes_are_marked_refused_and_the_expert_goes_on(alfworld: AlfWorldFa
     assert 0.1 < len(mistaken) / len(steps) < 0.4
     assert len(episodes) >= 8
     assert not any(step.action in step.admissible for step in mistaken)
+    assert NOTHING in alfworld.vocabulary(), "a policy that never saw a mistake can still read the answer to one"
     for episode in episodes:
         for step, following in pairwise(episode.steps):
             if not step.imitate:
-                assert following.observation.startswith("Nothing happens.")
+                assert following.observation.startswith(NOTHING)
                 assert following.admissible == step.admissible, "a mistake changes nothing"
     assert alfworld.expert_episodes("train", 12, seed=1, mistakes=0.25) != episodes
 

@@ -176,6 +176,7 @@ async def test_progress_is_rewarded_by_its_changes() -> None:
     player = Player(Leases(), ScriptedEngine(), Words(), options(progress_reward=2.0, invalid_action_penalty=0.0))
     trajectory = await player.play("e", "g", TASKS[0])
     assert [turn.reward for turn in trajectory.turns] == pytest.approx([0.5, 0.5, 1.5])
+    assert [turn.progress for turn in trajectory.turns] == [0.0, 0.25, 0.5], "as it was before the action"
 
 
 @pytest.mark.asyncio

@@ -97,8 +97,8 @@ def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
 def staged(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     """Discounted return of each turn minus the group's mean over turns at the same stage (ours).
 
-    A stage is a value of `Turn.progress`, so what happened before the turn (a lucky search, a lost
-    object) is in return and baseline alike and is not credited to the turn. The mean counts every
+    A stage is a value of `Turn.progress`: how far the episode had come before the turn raises return and
+    baseline alike and is not credited to the turn. The mean counts every
     episode's turns by their share of its action tokens, so under `sequence_mean` the advantages of a
     stage sum to 0. Not divided by a standard deviation (Dr.GRPO, Liu et al. 2025, section 3.2).
     """
