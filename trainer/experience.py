@@ -8,12 +8,12 @@ gradient unless there is a KL or entropy term; it counts in the normalisation bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rocknroll.trainer.batch_metrics import behaviour, staleness
 from rocknroll.trainer.objectives.advantages import ADVANTAGES
 from rocknroll.trainer.objectives.aggregate import token_weights
 from rocknroll.trainer.recipe import LearnerSection
@@ -79,18 +79,24 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
     regularised = section.kl_coef > 0 or section.entropy_coef > 0
     needed = np.array([regularised or bool(value.any()) for value in advantages], dtype=bool)
     counts = np.array([len(value) for value in advantages], dtype=np.int64)
-    experience = Experience(
+    received = sum(len(group.trajectories) for group in batch.groups)
+    composition = {
+        "batch/groups": float(len(batch.groups)),
+        "batch/trajectories": float(len(trajectories)),
+        "batch/dropped_trajectories": float(received - len(trajectories)),
+        "batch/tokens": float(sum(len(t.token_ids) for t in trajectories)),
+        "batch/action_tokens": float(counts.sum()),
+        "batch/flat_group_fraction": flat_groups / max(1, len(batch.groups)),
+        "batch/skipped_token_fraction": float(1 - counts[needed].sum() / max(1, counts.sum())),
+    }
+    return Experience(
         groups=batch.groups,
         version=version,
         trajectories=trajectories,
         advantages=advantages,
         minibatches=_minibatches(section, counts, needed & (counts > 0), version=version, seed=seed),
-        metrics=dict(batch.metrics),
+        metrics={**batch.metrics, **composition, **behaviour(trajectories), **staleness(trajectories, version)},
     )
-    experience.metrics |= _rollout_metrics(experience, sum(len(group.trajectories) for group in batch.groups))
-    experience.metrics["batch/flat_group_fraction"] = flat_groups / max(1, len(batch.groups))
-    experience.metrics["batch/skipped_token_fraction"] = float(1 - counts[needed].sum() / max(1, counts.sum()))
-    return experience
 
 
 def _minibatches(
@@ -105,33 +111,3 @@ def _minibatches(
             kept = needed[indices]
             steps.append(Minibatch(tuple(int(i) for i in indices[kept]), weights[kept]))
     return steps
-
-
-def _rollout_metrics(experience: Experience, received: int) -> dict[str, float]:
-    played = experience.trajectories
-    metrics: dict[str, float] = {
-        "batch/groups": float(len(experience.groups)),
-        "batch/trajectories": float(len(played)),
-        "batch/dropped_trajectories": float(received - len(played)),
-        "batch/tokens": float(sum(len(t.token_ids) for t in played)),
-        "batch/action_tokens": float(sum(len(a) for a in experience.advantages)),
-    }
-    if not played:
-        return metrics
-    staleness = [experience.version - t.oldest_version for t in played if t.action_mask.any()]
-    turns = [turn for t in played for turn in t.turns]
-    return metrics | {
-        "batch/reward": float(np.mean([t.reward for t in played])),
-        "batch/success": float(np.mean([t.success for t in played])),
-        "batch/truncated_fraction": float(np.mean([t.outcome is Outcome.TRUNCATED for t in played])),
-        "batch/turns": float(np.mean([len(t.turns) for t in played])),
-        "batch/invalid_action_fraction": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
-        "batch/staleness_mean": float(np.mean(staleness)) if staleness else 0.0,
-        "batch/staleness_max": float(np.max(staleness)) if staleness else 0.0,
-        **_success_by_kind(played),
-    }
-
-
-def _success_by_kind(played: Sequence[Trajectory]) -> Mapping[str, float]:
-    kinds = sorted({t.task_kind for t in played})
-    return {f"success/{kind}": float(np.mean([t.success for t in played if t.task_kind == kind])) for kind in kinds}

@@ -37,7 +37,7 @@ def write(folder: RunFolder) -> Path:
         *_headlines(evaluations),
         _section("Success", _learning_curve(metrics, evaluations)),
         _section("By kind of task", _kinds(evaluations)),
-        _section("Reward", _lines(metrics, {"train/reward": "training"}, "mean return")),
+        _section("Reward", _lines(metrics, {"batch/reward": "training"}, "mean return")),
         _section("Where time goes", _idle(metrics)),
         _section("Throughput", _lines(metrics, {"rollout/tokens_per_s": "generated"}, "tokens per second")),
         _section("Staleness", _staleness(metrics)),
@@ -78,7 +78,7 @@ def _learning_curve(metrics: Sequence[Row], evaluations: Sequence[Evaluation]) -
         )
         for split, rows in by_split(evaluations).items()
     ]
-    sampled = Series("training, sampled", _points(metrics, "train/success"), faint=True)
+    sampled = Series("training, sampled", _points(metrics, "batch/success"), faint=True)
     return line_chart([*curves, sampled], x_label="iteration", y_label="success", percent=True)
 
 

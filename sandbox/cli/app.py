@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from rocknroll.sandbox.cli.boundary import DebugOption, JsonOption, command
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.exit_codes import boundary
+from rocknroll.sandbox.cli.output import JsonOption, print_json
 
 app = typer.Typer(
     help="Sandboxes for agents: isolated, leased with fencing tokens, restarted when they die.",
@@ -25,7 +26,7 @@ def rock() -> None:
 
 
 @app.command()
-@command
+@boundary.command
 def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """Say what sandboxes get on this machine, what is missing, and the one command that adds it."""
     import asyncio
@@ -34,7 +35,7 @@ def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
 
     report = asyncio.run(examine())
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
         return
     for check in report["checks"]:
         print(f"{'ok' if check['ok'] else '!!'}  {check['name']}: {check['found']}")
@@ -43,7 +44,7 @@ def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
 
 
 @app.command()
-@command
+@boundary.command
 def bench(
     runtime: RuntimeOption = "process",
     quick: Annotated[bool, typer.Option("--quick", help="A few samples only.")] = False,
@@ -59,7 +60,7 @@ def bench(
         raise typer.BadParameter(f"there is no runtime {runtime!r} here; try process", param_hint="--runtime")
     result = asyncio.run(measure(quick))
     if as_json:
-        print(json.dumps(result))
+        print_json(result)
         return
     print(f"{'':14}{'p50 ms':>10}{'p95 ms':>10}{'samples':>10}")
     for name, figure in result["figures"].items():

@@ -1,20 +1,12 @@
-"""What `rock` exits with. `docs/sandbox.md` says the same; a test compares."""
+"""What `rock` exits with, and which error with what. `docs/sandbox.md` says the same; a test compares."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from rocknroll.sandbox.cli.boundary import Boundary, DocumentedCode
 
 
-class ExitCode(IntEnum):
-    """One number for each kind of ending that a script may want to tell apart."""
-
-    meaning: str
-
-    def __new__(cls, value: int, meaning: str) -> ExitCode:
-        member = int.__new__(cls, value)
-        member._value_ = value
-        member.meaning = meaning
-        return member
+class ExitCode(DocumentedCode):
+    """The exit codes of `rock`."""
 
     OK = 0, "done"
     UNEXPECTED = 1, "an error nobody foresaw; `--debug` shows the traceback"
@@ -23,3 +15,13 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 4, "this machine cannot run sandboxes of the asked kind"
     SANDBOX = 5, "a sandbox could not be started, was lost or failed"
     INTERRUPTED = 130, "stopped by Ctrl-C; nothing is left behind"
+
+
+boundary = Boundary(
+    ExitCode,
+    {
+        "rocknroll.sandbox.errors.SpecInvalid": ExitCode.SPEC,
+        "rocknroll.sandbox.errors.RuntimeUnavailable": ExitCode.UNAVAILABLE,
+        "rocknroll.sandbox.errors.SandboxError": ExitCode.SANDBOX,
+    },
+)

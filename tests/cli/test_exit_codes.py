@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rocknroll.sandbox.cli import exit_codes as rock
 from rocknroll.sandbox.errors import SandboxError
-from rocknroll.trainer.cli.boundary import KNOWN_ERRORS, exit_code
-from rocknroll.trainer.cli.exit_codes import ExitCode
+from rocknroll.trainer.cli.exit_codes import ExitCode, boundary
 from rocknroll.trainer.errors import RecipeError
 
 DOCS = Path(__file__).parents[2] / "docs" / "exit-codes.md"
@@ -23,7 +23,7 @@ def test_documentation_lists_every_code_with_its_meaning() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", KNOWN_ERRORS)
+@pytest.mark.parametrize("name", [*boundary.known, *rock.boundary.known])
 def test_every_known_error_exists(name: str) -> None:
     module, _, cls = name.rpartition(".")
     assert issubclass(getattr(import_module(module), cls), Exception)
@@ -33,10 +33,10 @@ def test_an_error_gets_the_code_of_the_class_it_derives_from() -> None:
     class Special(SandboxError):
         pass
 
-    assert exit_code(Special("x")) is ExitCode.INFRASTRUCTURE
-    assert exit_code(RecipeError("x")) is ExitCode.RECIPE
-    assert exit_code(KeyboardInterrupt()) is ExitCode.INTERRUPTED
+    assert boundary.exit_code(Special("x")) is ExitCode.INFRASTRUCTURE
+    assert boundary.exit_code(RecipeError("x")) is ExitCode.RECIPE
+    assert boundary.exit_code(KeyboardInterrupt()) is ExitCode.INTERRUPTED
 
 
 def test_an_unforeseen_error_is_no_known_one() -> None:
-    assert exit_code(ValueError("x")) is ExitCode.UNEXPECTED
+    assert boundary.exit_code(ValueError("x")) is ExitCode.UNEXPECTED

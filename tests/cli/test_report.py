@@ -30,8 +30,8 @@ def folder(tmp_path: Path) -> RunFolder:
     rows = [
         {
             "iteration": float(i),
-            "train/success": i / 4,
-            "train/reward": i / 5,
+            "batch/success": i / 4,
+            "batch/reward": i / 5,
             "idle/engine": 0.2,
             "idle/environments": 0.3,
             "idle/learner": 0.4,

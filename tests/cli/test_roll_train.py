@@ -40,7 +40,7 @@ class FakeRun(ModuleType):
         if self.fail_with:
             raise self.fail_with
         ui.progress("games", 3, 3)
-        ui.iteration(1, 2, {"train/success": 0.5, "idle/engine": 0.1})
+        ui.iteration(1, 2, {"batch/success": 0.5, "idle/engine": 0.1})
         ui.evaluation("after RL", EVALUATED)
         folder.append_evaluation(0, EvalResult("unseen", 4, 1, {"heat": KindResult(4, 1)}))
         folder.append_evaluation(2, EVALUATED)

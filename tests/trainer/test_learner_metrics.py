@@ -1,4 +1,4 @@
-"""`metrics.jsonl` and the figures of a batch."""
+"""`metrics.jsonl`, and how a batch is cut into steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocknroll.trainer.experience import prepare
 from rocknroll.trainer.metrics_log import MetricsLog
 from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch
-from rocknroll.trainer.trajectory import Group, Outcome
+from rocknroll.trainer.trajectory import Group
 
 
 def test_figures_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
@@ -55,18 +55,3 @@ def test_weights_of_a_step_count_tokens_that_are_not_forwarded() -> None:
     assert step.members == (3, 4, 5, 6)
     assert step.weights == pytest.approx(1 / tokens)
     assert experience.metrics["batch/flat_group_fraction"] == 0.5
-
-
-def test_figures_of_a_batch() -> None:
-    rng = np.random.default_rng(0)
-    members = (
-        played.trajectory(rng, "a", rewards=[0.0, 0.0, 1.0], success=True, version=3, task_kind="put"),
-        played.trajectory(rng, "b", rewards=[0.0, 0.0, -1.0], version=5, outcome=Outcome.TRUNCATED, task_kind="heat"),
-        played.trajectory(rng, "c", outcome=Outcome.INFRA_ERROR),
-    )
-    metrics = prepare(Batch((Group("g", "task", members),), {"own": 9.0}), LearnerSection(), version=5, seed=0).metrics
-    assert metrics["own"] == 9.0
-    assert (metrics["batch/reward"], metrics["batch/success"], metrics["batch/truncated_fraction"]) == (0.0, 0.5, 0.5)
-    assert (metrics["batch/staleness_mean"], metrics["batch/staleness_max"]) == (1.0, 2.0)
-    assert (metrics["success/put"], metrics["success/heat"]) == (1.0, 0.0)
-    assert (metrics["batch/trajectories"], metrics["batch/dropped_trajectories"]) == (2, 1)

@@ -7,7 +7,7 @@ import played
 import pytest
 
 from rocknroll.trainer.rollout import meter
-from rocknroll.trainer.rollout.meter import Meter, staleness
+from rocknroll.trainer.rollout.meter import Meter
 from rocknroll.trainer.trajectory import Group
 
 
@@ -25,9 +25,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def batch(*versions: int, environment_s: float = 0.0) -> tuple[Group, ...]:
+def batch(size: int, environment_s: float = 0.0) -> tuple[Group, ...]:
     rng = np.random.default_rng(0)
-    members = [played.trajectory(rng, f"t{i}", version=version) for i, version in enumerate(versions)]
+    members = [played.trajectory(rng, f"t{i}") for i in range(size)]
     for member in members:
         member.timings_s["environment"] = environment_s
     return (Group("g", "task", tuple(members)),)
@@ -36,7 +36,7 @@ def batch(*versions: int, environment_s: float = 0.0) -> tuple[Group, ...]:
 def test_figures_are_those_of_the_interval_and_not_of_the_whole_run(clock: Clock) -> None:
     subject = Meter(slots=4)
     clock.now += 10
-    first = subject.read(batch(0, 0, environment_s=4.0), 0, {"busy_s": 4.0, "tokens_generated": 50.0}, 30.0, 2.0)
+    first = subject.read(batch(2, environment_s=4.0), {"busy_s": 4.0, "tokens_generated": 50.0}, 30.0, 2.0)
     assert first["idle/engine"] == pytest.approx(0.6)
     assert first["idle/slots"] == pytest.approx(0.25)
     assert first["idle/environments"] == pytest.approx(0.8)
@@ -44,18 +44,7 @@ def test_figures_are_those_of_the_interval_and_not_of_the_whole_run(clock: Clock
     assert first["rollout/tokens_per_s"] == pytest.approx(5.0)
     assert first["rollout/episodes_per_min"] == pytest.approx(12.0)
     clock.now += 5
-    second = subject.read(batch(0), 1, {"busy_s": 9.0, "tokens_generated": 60.0}, 30.0, 0.0)
+    second = subject.read(batch(1), {"busy_s": 9.0, "tokens_generated": 60.0}, 30.0, 0.0)
     assert second["idle/engine"] == pytest.approx(0.0)
     assert second["idle/slots"] == pytest.approx(1.0)
     assert second["rollout/tokens_per_s"] == pytest.approx(2.0)
-
-
-def test_staleness_is_a_histogram_of_shares() -> None:
-    assert staleness(batch(3, 3, 2, 0), version=3) == {
-        "staleness/mean": 1.0,
-        "staleness/max": 3.0,
-        "staleness/share_0": 0.5,
-        "staleness/share_1": 0.25,
-        "staleness/share_3": 0.25,
-    }
-    assert staleness((Group("g", "task", ()),), version=1) == {}

@@ -8,7 +8,7 @@ import typer
 
 import rocknroll
 from rocknroll.trainer.cli import doctor, evaluate, inspect, recipes, train, validate
-from rocknroll.trainer.cli.boundary import command
+from rocknroll.trainer.cli.exit_codes import boundary
 
 app = typer.Typer(
     help="Train LLM agents asynchronously, from a laptop's CPU upward.\n\nStart with `roll train alfworld`.",
@@ -26,7 +26,7 @@ for function, name in (
     (recipes.recipes, "recipes"),
     (doctor.doctor, "doctor"),
 ):
-    app.command(name)(command(function))
+    app.command(name)(boundary.command(function))
 
 
 def _version(wanted: bool) -> None:

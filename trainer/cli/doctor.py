@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rocknroll.trainer.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.output import JsonOption, print_json
 from rocknroll.trainer.cli.exit_codes import ExitCode
-from rocknroll.trainer.cli.output import JsonOption, print_json
 
 
 def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:

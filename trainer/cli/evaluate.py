@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.output import JsonOption, print_json, stdout_kept_clean
 from rocknroll.trainer.cli.arguments import overrides_only
-from rocknroll.trainer.cli.boundary import DebugOption
-from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_clean
 from rocknroll.trainer.cli.process import prepare_process
 from rocknroll.trainer.cli.progress import evaluation_line, make_ui
 from rocknroll.trainer.errors import RunFolderError

@@ -1,20 +1,12 @@
-"""What `roll` exits with. `docs/exit-codes.md` says the same; a test compares."""
+"""What `roll` exits with, and which error with what. `docs/exit-codes.md` says the same; a test compares."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from rocknroll.sandbox.cli.boundary import Boundary, DocumentedCode
 
 
-class ExitCode(IntEnum):
-    """One number for each kind of ending that a script may want to tell apart."""
-
-    meaning: str
-
-    def __new__(cls, value: int, meaning: str) -> ExitCode:
-        member = int.__new__(cls, value)
-        member._value_ = value
-        member.meaning = meaning
-        return member
+class ExitCode(DocumentedCode):
+    """The exit codes of `roll`."""
 
     OK = 0, "done"
     UNEXPECTED = 1, "an error nobody foresaw; `--debug` shows the traceback"
@@ -25,3 +17,20 @@ class ExitCode(IntEnum):
     RUN_FOLDER = 6, "a run folder is in the way, missing, broken or not resumable"
     INFRASTRUCTURE = 7, "sandboxes or the engine failed too often, or cannot start here"
     INTERRUPTED = 130, "stopped by Ctrl-C; a run can be resumed"
+
+
+boundary = Boundary(
+    ExitCode,
+    {
+        "rocknroll.trainer.errors.RecipeError": ExitCode.RECIPE,
+        "rocknroll.trainer.errors.RunFolderError": ExitCode.RUN_FOLDER,
+        "rocknroll.trainer.storage.StorageError": ExitCode.RUN_FOLDER,
+        "rocknroll.trainer.checkpoint.CheckpointError": ExitCode.RUN_FOLDER,
+        "rocknroll.trainer.learner.LearnerDiverged": ExitCode.POLICY,
+        "rocknroll.trainer.render.PolicyError": ExitCode.POLICY,
+        "rocknroll.envs.text.EnvDataError": ExitCode.DATA,
+        "rocknroll.trainer.engines.base.EngineError": ExitCode.INFRASTRUCTURE,
+        "rocknroll.trainer.rollout.loop.RolloutFailed": ExitCode.INFRASTRUCTURE,
+        "rocknroll.sandbox.errors.SandboxError": ExitCode.INFRASTRUCTURE,
+    },
+)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocknroll.trainer.cli.boundary import DebugOption
-from rocknroll.trainer.cli.output import JsonOption, print_json
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.output import JsonOption, print_json
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.run_folder import RunFolder, open_run
 

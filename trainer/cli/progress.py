@@ -104,9 +104,9 @@ def make_ui() -> PlainUI:
 
 
 _STATUS = (
-    ("train/success", "success {:.0%}"),
-    ("train/reward", "reward {:.2f}"),
-    ("train/invalid_actions", "invalid {:.0%}"),
+    ("batch/success", "success {:.0%}"),
+    ("batch/reward", "reward {:.2f}"),
+    ("batch/invalid_action_fraction", "invalid {:.0%}"),
     ("staleness/mean", "stale {:.1f}"),
     ("rollout/tokens_per_s", "{:.0f} tok/s"),
     ("rollout/episodes_per_min", "{:.0f} ep/min"),

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rocknroll.trainer.cli.boundary import DebugOption
-from rocknroll.trainer.cli.output import JsonOption, print_json
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.output import JsonOption, print_json
 from rocknroll.trainer.recipe_loader import dump_recipe, find_recipe, load_recipe, shipped_recipes
 
 

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.output import JsonOption, print_json, stdout_kept_clean
 from rocknroll.trainer.cli.arguments import name_recipes, split_overrides
-from rocknroll.trainer.cli.boundary import DebugOption
-from rocknroll.trainer.cli.output import JsonOption, print_json, stdout_kept_clean
 from rocknroll.trainer.cli.process import prepare_process
 from rocknroll.trainer.cli.progress import make_ui
 from rocknroll.trainer.errors import RunFolderError

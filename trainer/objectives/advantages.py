@@ -7,13 +7,13 @@ float64 until it reaches the loss.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rocknroll.trainer.trajectory import Group, Trajectory
+from rocknroll.trainer.trajectory import Group, Trajectory, Turn
 
 STD_EPSILON = 1e-6
 """Added to the standard deviation, as in the reference implementations."""
@@ -72,53 +72,32 @@ def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     Raises:
         ValueError: a turn has no state hash.
     """
-    episode = standardised(group.rewards)
-    visits: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    returns = [discounted_returns(trajectory, cfg.gamma) for trajectory in group.trajectories]
-    for member, trajectory in enumerate(group.trajectories):
-        for turn, played in enumerate(trajectory.turns):
-            if not played.state_hash:
+    for trajectory in group.trajectories:
+        for number, turn in enumerate(trajectory.turns):
+            if not turn.state_hash:
                 raise ValueError(
-                    f"gigpo needs the state each action was taken in, and turn {turn} of trajectory {trajectory.id} "
+                    f"gigpo needs the state each action was taken in, and turn {number} of trajectory {trajectory.id} "
                     "has none: the environment must give `state_hash` in `info`, or use `advantage: grpo`"
                 )
-            visits[played.state_hash].append((member, turn))
-    step = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
-    for places in visits.values():
-        values = standardised(np.array([returns[member][turn] for member, turn in places]))
-        for (member, turn), value in zip(places, values, strict=True):
-            step[member][turn] = value
-    return tuple(
-        episode[member] + cfg.gigpo_omega * per_token(trajectory, step[member])
-        for member, trajectory in enumerate(group.trajectories)
-    )
+    step = _compared(group, cfg.gamma, lambda turn: turn.state_hash, lambda returns, _: standardised(returns))
+    episode = standardised(group.rewards)
+    return tuple(total + cfg.gigpo_omega * own for total, own in zip(episode, step, strict=True))
 
 
 def staged(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     """Discounted return of each turn minus the group's mean over turns at the same stage (ours).
 
     A stage is a value of `Turn.progress`: how far the episode had come before the turn raises return and
-    baseline alike and is not credited to the turn. The mean counts every
-    episode's turns by their share of its action tokens, so under `sequence_mean` the advantages of a
-    stage sum to 0. Not divided by a standard deviation (Dr.GRPO, Liu et al. 2025, section 3.2).
+    baseline alike and is not credited to the turn. The mean counts every episode's turns by their share
+    of its action tokens, so under `sequence_mean` the advantages of a stage sum to 0. Not divided by a
+    standard deviation (Dr.GRPO, Liu et al. 2025, section 3.2).
     """
-    returns = [discounted_returns(trajectory, cfg.gamma) for trajectory in group.trajectories]
-    stages: defaultdict[float, list[tuple[int, int]]] = defaultdict(list)
-    for member, trajectory in enumerate(group.trajectories):
-        for turn, played in enumerate(trajectory.turns):
-            stages[played.progress].append((member, turn))
-    lengths = [max(1, int(trajectory.action_mask.sum())) for trajectory in group.trajectories]
-    turns = [trajectory.turns for trajectory in group.trajectories]
-    above = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
-    for places in stages.values():
-        shares = np.array([(turns[m][t].end - turns[m][t].start) / lengths[m] for m, t in places])
-        values = np.array([returns[m][t] for m, t in places])
-        if bool((values == values[0]).all()):
-            continue
-        baseline = np.average(values, weights=shares)
-        for (member, turn), value in zip(places, values, strict=True):
-            above[member][turn] = value - baseline
-    return tuple(per_token(trajectory, above[m]) for m, trajectory in enumerate(group.trajectories))
+    return _compared(
+        group,
+        cfg.gamma,
+        lambda turn: turn.progress,
+        lambda returns, shares: returns - np.average(returns, weights=shares),
+    )
 
 
 ADVANTAGES: Mapping[str, Advantage] = {"grpo": grpo, "rloo": rloo, "gigpo": gigpo, "staged": staged}
@@ -140,6 +119,34 @@ def per_token(trajectory: Trajectory, per_turn: Array) -> Array:
     for turn, value in zip(trajectory.turns, per_turn, strict=True):
         values[turn.start : turn.end] = value
     return np.asarray(values[trajectory.action_mask])
+
+
+def _compared(
+    group: Group, gamma: float, key: Callable[[Turn], Hashable], compare: Callable[[Array, Array], Array]
+) -> tuple[Array, ...]:
+    """What `compare` makes of the discounted returns of all turns of the group that have the same key; per token.
+
+    `compare` gets two arrays [k] for each key: the returns, and the turns' shares of their trajectory's action
+    tokens. Equal returns give exactly 0.
+    """
+    alike: defaultdict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+    for member, trajectory in enumerate(group.trajectories):
+        for index, turn in enumerate(trajectory.turns):
+            alike[key(turn)].append((member, index))
+    returns = [discounted_returns(trajectory, gamma) for trajectory in group.trajectories]
+    shares = [
+        np.array([turn.end - turn.start for turn in trajectory.turns]) / max(1, int(trajectory.action_mask.sum()))
+        for trajectory in group.trajectories
+    ]
+    result = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
+    for places in alike.values():
+        values = np.array([returns[member][index] for member, index in places])
+        if bool((values == values[0]).all()):
+            continue
+        compared = compare(values, np.array([shares[member][index] for member, index in places]))
+        for (member, index), value in zip(places, compared, strict=True):
+            result[member][index] = value
+    return tuple(per_token(t, values) for t, values in zip(group.trajectories, result, strict=True))
 
 
 def _spread(group: Group, per_member: Array) -> tuple[Array, ...]:

@@ -181,9 +181,8 @@ class _Server:
         asked = time.perf_counter()
         parts = self._parts
         groups = await parts.loop.next_batch()
-        version = parts.scheduler.version
         waited_s = time.perf_counter() - asked
-        metrics = parts.meter.read(groups, version, parts.engine.metrics(), parts.loop.slot_busy_s(), waited_s)
+        metrics = parts.meter.read(groups, parts.engine.metrics(), parts.loop.slot_busy_s(), waited_s)
         counts = {f"groups/{where}": float(n) for where, n in parts.scheduler.counts().items()}
         return RolloutBatch(groups, metrics | counts, dict(parts.loop.outcomes))
 
