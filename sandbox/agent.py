@@ -1,4 +1,4 @@
-"""The program inside every sandbox: one file, standard library only, Python 3.8 or newer.
+"""The program inside every sandbox: one file, standard library only, Python 3.9 or newer.
 
 Serves framed requests over a Unix socket: `>II` lengths, a JSON header, a binary body. Requests
 carry an id and are answered in any order, so that pings are answered while commands run and an
@@ -41,6 +41,7 @@ PIPE_GRACE_S = 0.05
 """Wait for the rest of the output once a command ended but a child of it keeps the pipe open."""
 KILL_ROUNDS = 100
 KILL_PAUSE_S = 0.005
+ORPHAN_CHECKS = 10
 MARK = "ROCKNROLL_EXEC"
 
 
@@ -201,6 +202,7 @@ class Command:
                 cwd=self._agent.path(request.get("cwd") or "."),
                 env=variables,
                 start_new_session=True,
+                **self._agent.user,
             )
         except (OSError, ValueError) as error:
             raise Refused("exec_failed", f"cannot run {argv[:1]!r}: {error}") from None
@@ -327,6 +329,7 @@ class EnvHost:
                 env=self._agent.variables,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                **self._agent.user,
             )
             process.returncode = 0  # The reaper collects it; Popen must not.
             return process.pid
@@ -419,6 +422,14 @@ class EnvHost:
                 continue
 
 
+def _user(wanted: str | None) -> dict[str, Any]:
+    """Arguments of Popen that make a process run as `uid:gid`, without supplementary groups; none: as the agent."""
+    if not wanted or wanted == "root":
+        return {}
+    uid, _, gid = wanted.partition(":")
+    return {"user": int(uid), "group": int(gid), "extra_groups": []}
+
+
 class Agent:
     """The operations, and the state they share: the token, the commands, the environment."""
 
@@ -431,6 +442,7 @@ class Agent:
         self.reaper = Reaper(loop)
         self.commands: set[Command] = set()
         self.connections: set[Connection] = set()
+        self.user = _user(config.get("user"))
         self._env: EnvHost | None = None
         self._env_made = b""
         self._env_spaces = b""
@@ -446,6 +458,14 @@ class Agent:
             "env.step": self._env_ask,
             "env.close": self._env_close,
         }
+
+    async def until_orphaned(self, ttl_s: float | None) -> None:
+        """Return once nobody has been connected for `ttl_s` seconds; None: never."""
+        idle_since_s = time.monotonic()
+        while ttl_s is None or time.monotonic() < idle_since_s + ttl_s:
+            await asyncio.sleep(3600 if ttl_s is None else ttl_s / ORPHAN_CHECKS)
+            if self.connections:
+                idle_since_s = time.monotonic()
 
     def next_command(self) -> int:
         self._count += 1
@@ -636,19 +656,39 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(listener: socket.socket, config: dict[str, Any]) -> None:
-    """Serve until killed."""
+    """Serve until killed, or until nobody has been connected for `orphan_ttl_s`."""
     loop = asyncio.get_event_loop()
     agent = Agent(loop, config)
     server = await loop.create_unix_server(lambda: Connection(agent), sock=listener)
     async with server:
-        await server.serve_forever()
+        await agent.until_orphaned(config.get("orphan_ttl_s"))
+
+
+def forbid_inspection() -> None:
+    """Processes of this one's own user may not read its memory, environment or descriptors (PR_SET_DUMPABLE 0)."""
+    import ctypes  # a MiB that only agents without a forkserver pay
+
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
 
 
 def main() -> None:
-    """`agent.py CONFIG_FD`: the configuration is JSON on that descriptor, with the listening socket's number in it."""
-    with os.fdopen(int(sys.argv[1]), "rb") as file:
+    """`agent.py CONFIG`: a descriptor or the path of a JSON file, which is removed: it holds the secret.
+
+    With `listener`, the number of a listening socket, in it that is served; else a socket is bound at `socket`.
+    """
+    source = sys.argv[1]
+    with open(int(source) if source.isdigit() else source, "rb") as file:
         config = json.loads(file.read())
-    asyncio.run(serve(socket.socket(fileno=int(config["listener"])), config))
+    if not source.isdigit():
+        os.unlink(source)
+        forbid_inspection()
+    if "listener" in config:
+        listener = socket.socket(fileno=int(config["listener"]))
+    else:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(config["socket"])
+        listener.listen(8)
+    asyncio.run(serve(listener, config))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,12 @@ class FleetClosed(SandboxError):
     kind = "fleet_closed"
 
 
+class StoreFailed(SandboxError):
+    """The fleet's record cannot be read or written: a full disk, a broken file, one of another version."""
+
+    kind = "store_failed"
+
+
 class LeaseTimeout(SandboxError):
     """No sandbox became READY within the time the caller was willing to wait."""
 

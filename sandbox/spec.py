@@ -23,13 +23,17 @@ class Resources(Model):
     """Limits of one sandbox, as far as the runtime can enforce them (`rock doctor` says how far)."""
 
     memory_bytes: PositiveInt | None = None
-    """Process runtime: address space of each process."""
+    """Docker: of the whole sandbox, swap included; None is 2 GiB. Process runtime: see docs/sandbox.md."""
+    cpus: PositiveFloat = 1.0
+    """Share of the machine's cores (Docker)."""
     processes: PositiveInt | None = 512
     open_files: PositiveInt = 4096
     file_bytes: PositiveInt = 1 << 30
     """Largest file a process may write, the log included."""
     scratch_bytes: PositiveInt = 1 << 28
     """Size of /tmp and /dev/shm, each (memory-backed)."""
+    work_bytes: PositiveInt = 1 << 28
+    """Size of the working directory where it is memory-backed (Docker without `writable_root`)."""
 
 
 class HealthPolicy(Model):
@@ -81,6 +85,17 @@ class SandboxSpec(Model):
     """One kind of sandbox."""
 
     name: str = Field(default="sandbox", pattern=r"^[A-Za-z0-9._-]{1,40}$")
+    image: str = ""
+    """Docker image; empty for the process runtime, which has none."""
+    user: str = Field(default="1000:1000", pattern=r"^(\d+:\d+|root)$")
+    """Who commands run as (Docker); the agent runs as root, with no capability but to become this user and to kill."""
+    workdir: str = Field(default="/work", pattern=r"^/")
+    """Working directory (Docker; a process sandbox has its own folder)."""
+    writable_root: bool = False
+    """Docker: the whole file system is a copy-on-write layer, without a quota. Else only the working directory, /tmp
+    and /dev/shm are writable, in memory."""
+    template: Path | None = None
+    """Folder whose content the working directory starts with, copy-on-write: what is written stays in the sandbox."""
     env: EnvSpec | None = None
     command: tuple[str, ...] = ()
     """Run once in a fresh sandbox; it is READY when this ended with exit code 0."""
@@ -88,7 +103,8 @@ class SandboxSpec(Model):
     """Environment variables inside."""
     readable: tuple[Path, ...] = ()
     """Host files and folders that are visible inside, read-only, under the same path."""
-    network: Literal["none", "host"] = "none"
+    network: Literal["none", "bridge", "host"] = "none"
+    """`bridge` is Docker's, which reaches the outside; `host` is for the process runtime."""
     reuse: Literal["fresh", "reset"] = "fresh"
     """What a released sandbox becomes: a fresh one, or READY again with its environment kept."""
     resources: Resources = Resources()

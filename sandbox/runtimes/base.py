@@ -6,10 +6,10 @@ knows nothing of namespaces or containers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rocknroll.sandbox.spec import SandboxSpec
 
@@ -39,11 +39,19 @@ class Instance(Protocol):
     python: tuple[str, ...]
     """Command of the Python interpreter inside."""
 
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What `Runtime.adopt` finds it again by, as JSON; the store keeps it, with the secret."""
+
     def on_exit(self, callback: Callable[[str], None]) -> None:
         """Call back once, with the reason, when the instance's process is gone; at once if it is already."""
 
     async def kill(self) -> None:
         """End it and everything it started; returns when nothing is left of it. Idempotent."""
+
+    async def autopsy(self) -> str:
+        """Why an instance that is gone ended, as far as the runtime knows: exit code or signal, out of memory or
+        not, and its last output. To be asked before `kill`."""
 
     def output_tail(self) -> str:
         """The last lines that its processes printed, for error messages."""
@@ -68,6 +76,19 @@ class Runtime(Protocol):
             RuntimeUnavailable: this runtime cannot work on this machine.
             SocketPathTooLong: the instance's folder has too long a path.
             StartFailed: it could not be created; nothing is left behind.
+        """
+
+    async def adopt(self, spec: SandboxSpec, record: Mapping[str, Any]) -> Instance | None:
+        """The instance that an earlier process of this fleet started, if it still runs; None when it is gone.
+
+        Raises:
+            RuntimeUnavailable: this runtime cannot tell, because its daemon does not answer.
+        """
+
+    async def sweep(self, keep: Collection[str]) -> list[str]:
+        """Remove instances that belong to this fleet and that nobody knows; `keep` are the ids of known instances.
+
+        Returns the ids of what was removed. Instances of others, and everything without this fleet's mark, stay.
         """
 
     async def close(self) -> None:
