@@ -24,7 +24,7 @@ from rocknroll.sandbox.errors import RuntimeUnavailable, SpecInvalid, StartTimeo
 from rocknroll.sandbox.runtimes import docker_image
 from rocknroll.sandbox.runtimes.base import Isolation
 from rocknroll.sandbox.runtimes.docker_daemon import Daemon
-from rocknroll.sandbox.runtimes.docker_folder import INSIDE, FleetFolder, InstanceFolder
+from rocknroll.sandbox.runtimes.docker_folder import INSIDE, FleetFolder, InstanceFolder, remove_if_empty, slots
 from rocknroll.sandbox.runtimes.docker_instance import DockerInstance, remove_container
 from rocknroll.sandbox.runtimes.docker_options import (
     FLEET,
@@ -241,7 +241,7 @@ class DockerRuntime:
             elif name.startswith(self._prefix):
                 await self._daemon.call(remove_container, name)
                 removed.append(instance_id)
-        for slot in await asyncio.to_thread(self._folder.slots):
+        for slot in await asyncio.to_thread(slots, self._folder.path):
             if slot.root not in folders:
                 await asyncio.to_thread(slot.remove)
         return removed
@@ -263,7 +263,7 @@ class DockerRuntime:
             if self._used:
                 await self.sweep(())
         finally:
-            await asyncio.to_thread(self._folder.remove_if_empty)
+            await asyncio.to_thread(remove_if_empty, self._folder.path)
             await asyncio.to_thread(self._daemon.close)
 
     async def _kill(self, instance: DockerInstance) -> None:

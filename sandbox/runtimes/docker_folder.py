@@ -154,13 +154,15 @@ class FleetFolder:
         except OSError:  # another start was quicker
             shutil.rmtree(fresh)
 
-    def slots(self) -> list[InstanceFolder]:
-        """Folders of instances that exist."""
-        if not self.path.is_dir():
-            return []
-        return [InstanceFolder(path) for path in self.path.iterdir() if re.fullmatch(r"[0-9a-f]{8}", path.name)]
 
-    def remove_if_empty(self) -> None:
-        """Remove it when no instance has a folder in it."""
-        if self.path.is_dir() and not self.slots():
-            shutil.rmtree(self.path, ignore_errors=True)
+def slots(fleet: Path) -> list[InstanceFolder]:
+    """Folders of instances in a fleet's folder."""
+    if not fleet.is_dir():
+        return []
+    return [InstanceFolder(path) for path in fleet.iterdir() if re.fullmatch(r"[0-9a-f]{8}", path.name)]
+
+
+def remove_if_empty(fleet: Path) -> None:
+    """Remove a fleet's folder when no instance has one in it."""
+    if fleet.is_dir() and not slots(fleet):
+        shutil.rmtree(fleet, ignore_errors=True)
