@@ -686,7 +686,10 @@ def main() -> None:
         listener = socket.socket(fileno=int(config["listener"]))
     else:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Who may reach the folder may connect; the owner of the sandbox need not be this user.
+        mask = os.umask(0)
         listener.bind(config["socket"])
+        os.umask(mask)
         listener.listen(8)
     asyncio.run(serve(listener, config))
 
