@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import secrets
 import tarfile
@@ -207,15 +206,14 @@ def _commit(
 
     A container of such an image that somebody runs must not carry our labels: they mark what may be removed.
     """
-    config = base["Config"]
-    lines = [f"LABEL {MADE_BY}={made_by}", *(f'LABEL {LABEL}{name}=""' for name in _INSTANCE_LABELS)]
-    lines.append(f"ENTRYPOINT {_words(config.get('Entrypoint'))}")
-    lines.append(f"CMD {_words(config.get('Cmd'))}")
-    lines.append(f"USER {config.get('User') or '0'}")
-    lines.append(f"WORKDIR {config.get('WorkingDir') or '/'}")
-    rest = {"StopSignal": config.get("StopSignal") or "SIGTERM", "Healthcheck": config.get("Healthcheck")}
-    return str(client.commit(container, repository, tag, changes=lines, conf=rest)["Id"])
-
-
-def _words(words: list[str] | None) -> str:
-    return json.dumps(words or [])
+    was = base["Config"]
+    config = {
+        "Labels": {**{LABEL + name: "" for name in _INSTANCE_LABELS}, MADE_BY: made_by},
+        "Entrypoint": was.get("Entrypoint") or [],
+        "Cmd": was.get("Cmd") or [],
+        "User": was.get("User") or "0:0",
+        "WorkingDir": was.get("WorkingDir") or "/",
+        "StopSignal": was.get("StopSignal") or "SIGTERM",
+        "Healthcheck": was.get("Healthcheck"),
+    }
+    return str(client.commit(container, repository, tag, conf=config)["Id"])
