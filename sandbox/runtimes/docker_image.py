@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import secrets
 import tarfile
@@ -176,7 +175,7 @@ def layered(client: docker.APIClient, spec: SandboxSpec, image: Mapping[str, Any
         if archive is not None:
             with archive.open("rb") as file:
                 client.put_archive(made, spec.workdir, file)
-        client.commit(made, TEMPLATE_REPOSITORY, tag, changes=_as_was(image, "template"))
+        _commit(client, made, TEMPLATE_REPOSITORY, tag, image, "template")
     finally:
         client.remove_container(made, force=True, v=True)
     return name
@@ -197,24 +196,24 @@ def snapshot(client: docker.APIClient, container: str, tag: str) -> str:
     """The container's file system as an image; returns its id. It stands still meanwhile. Mounts are not in it."""
     repository, _, version = tag.rpartition(":") if ":" in tag.rpartition("/")[2] else (tag, "", "latest")
     base = client.inspect_image(client.inspect_container(container)["Image"])
-    made = client.commit(container, repository, version, changes=_as_was(base, "snapshot"))
-    return str(made["Id"])
+    return _commit(client, container, repository, version, base, "snapshot")
 
 
-def _as_was(base: Mapping[str, Any], made_by: str) -> list[str]:
-    """Dockerfile lines that give an image its base's configuration back: a commit takes the container's over.
+def _commit(
+    client: docker.APIClient, container: str, repository: str, tag: str, base: Mapping[str, Any], made_by: str
+) -> str:
+    """Commit, giving the image its base's configuration back, for a commit takes the container's over.
 
     A container of such an image that somebody runs must not carry our labels: they mark what may be removed.
     """
-    config = base["Config"]
-    lines = [f"LABEL {MADE_BY}={made_by}", *(f'LABEL {LABEL}{name}=""' for name in _INSTANCE_LABELS)]
-    lines.append(f"ENTRYPOINT {_words(config.get('Entrypoint'))}")
-    lines.append(f"CMD {_words(config.get('Cmd'))}")
-    lines.append(f"USER {config.get('User') or '0'}")
-    lines.append(f"WORKDIR {config.get('WorkingDir') or '/'}")
-    lines.append(f"STOPSIGNAL {config.get('StopSignal') or 'SIGTERM'}")
-    return lines
-
-
-def _words(words: list[str] | None) -> str:
-    return json.dumps(words or [])
+    was = base["Config"]
+    config = {
+        "Labels": {**{LABEL + name: "" for name in _INSTANCE_LABELS}, MADE_BY: made_by},
+        "Entrypoint": was.get("Entrypoint") or [],
+        "Cmd": was.get("Cmd") or [],
+        "User": was.get("User") or "0:0",
+        "WorkingDir": was.get("WorkingDir") or "/",
+        "StopSignal": was.get("StopSignal") or "SIGTERM",
+        "Healthcheck": was.get("Healthcheck"),
+    }
+    return str(client.commit(container, repository, tag, conf=config)["Id"])

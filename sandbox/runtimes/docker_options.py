@@ -54,7 +54,8 @@ def container(
         "User": "0:0",
         "Entrypoint": boot,
         "Cmd": [],
-        "WorkingDir": "/",
+        # Docker makes it where the image has none; as root's, which is right for root alone.
+        "WorkingDir": spec.workdir if spec.user == "root" else "/",
         "Labels": dict(labels),
         "Healthcheck": {"Test": ["NONE"]},
         # A daemon that shuts down must not wait ten seconds for a process that ignores its wish.
