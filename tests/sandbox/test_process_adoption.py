@@ -212,7 +212,9 @@ async def test_closing_a_durable_runtime_leaves_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_start_that_is_cancelled_leaves_nothing(folder: Path, when: str, eventually: Callable[..., Any]) -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing(
+    folder: Path, when: str, eventually: Callable[..., Any]
+) -> None:
     runtime = make_runtime(folder)
     await runtime.grants()
     starting = asyncio.create_task(runtime.start(SPEC, "box-0.1", floor=7))
