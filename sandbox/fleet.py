@@ -1,12 +1,14 @@
 """The fleet: an asyncio shell around the pure pool.
 
 Carries the pool's decisions out (starts, kills, probes), feeds back what happened, hands READY
-sandboxes to waiting callers in order, and records every event. Whatever ends it, nothing is left.
+sandboxes to waiting callers in order, and records every event. When it is closed nothing is left;
+when its process is killed, the next fleet on the same store takes over what still runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import Counter, deque
@@ -16,52 +18,56 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rocknroll.sandbox.channel import Channel, Header
+from rocknroll.sandbox import owner as processes
+from rocknroll.sandbox.channel import Header
+from rocknroll.sandbox.decisions import Decision, Discard, Note, Probe, Revoke, Start
 from rocknroll.sandbox.errors import (
     EnvError,
     FleetClosed,
     FleetExhausted,
     LeaseLost,
     LeaseTimeout,
+    RuntimeUnavailable,
     SandboxError,
     SpecInvalid,
-    StartFailed,
+    StoreFailed,
 )
-from rocknroll.sandbox.lease import Lease, Tokens
+from rocknroll.sandbox.holders import Holders
+from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.leased import LeasedSandbox
+from rocknroll.sandbox.ledger import Ledger, lease_again
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.pool import Decision, Discard, Note, Pool, Probe, Revoke, Start
-from rocknroll.sandbox.preload import preload
-from rocknroll.sandbox.runtimes.base import Instance, Runtime
+from rocknroll.sandbox.live import Ears, Live, bring_up, instance_id, take_over
+from rocknroll.sandbox.pool import Pool
+from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.spec import SandboxSpec
-from rocknroll.sandbox.store import EventRow, Store
+from rocknroll.sandbox.store import EventRow, LeaseRow, SandboxRow, Store
+from rocknroll.sandbox.view import describe
 
 STARTS_PER_CORE = 2
 """More starts at once gain nothing, they only make each other late."""
 ERROR_TEXT_CHARS = 4_000
-
-
-@dataclass
-class _Live:
-    """What exists of a started sandbox."""
-
-    generation: int
-    instance: Instance
-    channel: Channel
+STORE_RETRY_S = 1.0
 
 
 @dataclass
 class _Waiter:
     owner: str
     ttl_s: float
+    pid: int | None
     lease: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Fleet:
-    """`size` sandboxes of one spec, kept READY. Use as an async context manager.
+    """A pool of sandboxes of one spec. Use as an async context manager.
 
-    `store`: a path or a Store; None keeps the record in memory. `owns_runtime=False` leaves the
-    runtime open at the end, for several fleets on one.
+    Args:
+        size: how many sandboxes there are at most.
+        ready: keep as many READY beyond those that are leased; None keeps all `size` up.
+        store: a path or a Store; None keeps the record in memory.
+        max_starting: how many start at once.
+        owns_runtime: False leaves the runtime open at the end, for several fleets on one. Who opens it then also calls
+            `adopt` of each fleet, and `Runtime.sweep` with what they took over, before they are entered.
     """
 
     def __init__(
@@ -72,16 +78,19 @@ class Fleet:
         store: Store | Path | str | None = None,
         max_starting: int | None = None,
         owns_runtime: bool = True,
+        ready: int | None = None,
     ) -> None:
-        if size < 1:
-            raise SpecInvalid(f"a fleet needs at least one sandbox, not {size}")
+        _check_size(size, ready)
         self.spec, self.runtime = spec, runtime
+        self._owns_store = not isinstance(store, Store)
         self._store = store if isinstance(store, Store) else Store(":memory:" if store is None else store)
         limit = max_starting or STARTS_PER_CORE * len(os.sched_getaffinity(0))
-        self._pool = Pool(spec, size, limit, tokens=Tokens(self._store.last_token()))
+        self._ledger = Ledger(self._store, spec)
+        self._pool = Pool(spec, size, limit, tokens=self._store.tokens, ready=ready)
         self._owns_runtime = owns_runtime
-        self._live: dict[str, _Live] = {}
-        self._held: dict[int, LeasedSandbox] = {}
+        self._adopted = False
+        self._live: dict[str, Live] = {}
+        self._holders = Holders(self._owner_died)
         self._waiters: deque[_Waiter] = deque()
         self._starts: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,7 +101,16 @@ class Fleet:
         self._start_s = 0.0
 
     async def __aenter__(self) -> Self:
-        """Begin to start sandboxes in the background; returns at once."""
+        """Take over what an earlier manager left, then begin to start sandboxes in the background.
+
+        Raises:
+            RuntimeUnavailable: what was left cannot be looked for.
+            StoreFailed: the record cannot be read or written.
+        """
+        if not self._adopted:
+            kept = await self.adopt()
+            if self._owns_runtime:
+                await self.runtime.sweep(kept)
         self._keeper = asyncio.create_task(self._keep())
         return self
 
@@ -101,23 +119,63 @@ class Fleet:
     ) -> None:
         await self.close()
 
+    async def adopt(self) -> set[str]:
+        """Take over what an earlier manager on the same store left; returns the ids of the instances that still run.
+
+        Leases on them go on under their tokens, with a full time to live from now, for nobody could renew them
+        meanwhile; `held` has them. Those of holders whose process is dead, or whose sandbox is gone, are ended.
+        """
+        self._adopted = True
+        rows = self._store.sandboxes(self.spec.name)
+        leases = {row.sandbox_id: row for row in self._store.open_leases()}
+        known = [row for row in rows if row.id in self._pool.members]
+        for row in known:
+            quarantined = row.state == State.QUARANTINED and row.spec == self.spec.fingerprint
+            self._pool.remember(row.id, row.generation, row.restarts, row.last_error, quarantined)
+        found = await asyncio.gather(
+            *(take_over(self.runtime, self.spec, row, self._ears(row.id, row.generation)) for row in known)
+        )
+        kept = set()
+        for row, live in zip(known, found, strict=True):
+            if live is not None:
+                self._take_over(row, live, leases.pop(row.id, None))
+                kept.add(instance_id(row.id, row.generation))
+        for row in rows:
+            if row.id in leases:
+                self._ledger.end_lease(leases[row.id].token, "its sandbox did not outlive the manager")
+                self._ledger.event(row.id, "lease_lost", leases[row.id].owner)
+            if row.id not in self._pool.members:
+                self._ledger.sandbox(row.id, None, None)
+        return kept
+
     async def lease(
-        self, owner: str, ttl_s: float = 60.0, timeout_s: float | None = None, heartbeats: bool = True
+        self,
+        owner: str,
+        ttl_s: float = 60.0,
+        timeout_s: float | None = None,
+        heartbeats: bool = True,
+        owner_pid: int | None = None,
     ) -> LeasedSandbox:
-        """Wait for a READY sandbox, first come first served. With `heartbeats` the lease renews itself until released.
+        """Wait for a READY sandbox, first come first served.
+
+        Args:
+            heartbeats: the holder is this process, and the lease renews itself until released.
+            owner_pid: end the lease when this process of this machine does.
 
         Raises:
             FleetExhausted: no sandbox can ever become READY.
             FleetClosed: the fleet was closed.
             LeaseTimeout: none was READY within `timeout_s`.
+            StoreFailed: the lease could not be recorded, and so was not given.
         """
+        pid = os.getpid() if heartbeats else owner_pid
         try:
             async with asyncio.timeout(timeout_s):
                 sandbox = None
                 first = False
                 while sandbox is None:
-                    lease = await self._wait(_Waiter(owner, ttl_s), first)
-                    sandbox = await self._hand_over(lease, heartbeats)
+                    lease = await self._wait(_Waiter(owner, ttl_s, pid), first)
+                    sandbox = await self._hand_over(lease, heartbeats, pid)
                     first = True
                 return sandbox
         except TimeoutError:
@@ -130,7 +188,22 @@ class Fleet:
         Raises:
             LeaseLost: it is over.
         """
-        return self._pool.heartbeat(lease.sandbox_id, lease.token, time.monotonic(), ttl_s)
+        extended = self._pool.heartbeat(lease.sandbox_id, lease.token, time.monotonic(), ttl_s)
+        self._ledger.extend_lease(extended)
+        return extended
+
+    def held(self, token: int) -> LeasedSandbox:
+        """What a lease that is in force entitles to; for holders that only have its token.
+
+        Raises:
+            LeaseLost: it is over, or never was.
+        """
+        sandbox = self._holders.get(token)
+        if sandbox is None:
+            row = self._store.lease(token)
+            why = "was never given" if row is None else f"is over: {row.outcome or 'lost'}"
+            raise LeaseLost(f"the lease with token {token} {why}")
+        return sandbox
 
     async def release(self, lease: Lease, recycle: bool) -> None:
         """End a lease; `LeasedSandbox.release` is the holder's way. A lease that is over already is left alone."""
@@ -138,8 +211,17 @@ class Fleet:
             self._pool.release(lease.sandbox_id, lease.token, time.monotonic(), recycle)
         except LeaseLost:
             return
-        self._held.pop(lease.token, None)
-        self._store.end_lease(lease.token, "recycled" if recycle else "released")
+        self._end_lease(lease.token, "recycled" if recycle else "released")
+        self._settle()
+
+    def scale(self, size: int, ready: int | None = None) -> None:
+        """Another number of sandboxes; those that are too many go when nobody holds them.
+
+        Raises:
+            SpecInvalid: no such number can be.
+        """
+        _check_size(size, ready)
+        self._pool.resize(size, ready, time.monotonic())
         self._settle()
 
     def restart(self, sandbox_id: str) -> None:
@@ -153,31 +235,15 @@ class Fleet:
         return {
             **{f"state_{state.value}": float(states[state]) for state in State},
             **{name: float(count) for name, count in self._counts.items()},
+            "store_failed": float(self._ledger.failures),
             "waiting": float(len(self._waiters)),
             "start_s_mean": self._start_s / max(1, self._counts["started"]),
         }
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox as `rock ps` shows it. Looking renews nothing."""
-        now_s, now = time.monotonic(), time.time()
         return [
-            {
-                "id": member.id,
-                "state": member.state.value,
-                "image": None,
-                "runtime": self.runtime.name,
-                "node": os.uname().nodename,
-                "lease": None
-                if member.lease is None
-                else {
-                    "owner": member.lease.owner,
-                    "token": member.lease.token,
-                    "deadline": now + member.lease.deadline_s - now_s,
-                },
-                "pid": self._live[member.id].instance.pid if member.id in self._live else None,
-                "restarts": member.restarts,
-                "last_error": member.last_error or None,
-            }
+            describe(member, self.spec, self.runtime.name, self._live.get(member.id))
             for member in self._pool.members.values()
         ]
 
@@ -200,7 +266,8 @@ class Fleet:
         finally:
             if self._owns_runtime:
                 await self.runtime.close()
-            self._store.close()
+            if self._owns_store:
+                self._store.close()
 
     async def _keep(self) -> None:
         """Tick whenever something is due."""
@@ -216,24 +283,41 @@ class Fleet:
 
     def _settle(self) -> None:
         """Let the pool decide, carry it out, and serve those who wait."""
-        self._pool.tick(time.monotonic())
-        for decision in self._pool.take():
-            self._carry_out(decision)
+        if self._keeper is None and not self._closed:
+            return
+        self._pool.waiting = sum(not waiter.lease.done() for waiter in self._waiters)
+        try:
+            self._pool.tick(time.monotonic())
+        except StoreFailed:
+            self._ledger.failures += 1  # no start without a token that is written down
+            asyncio.get_running_loop().call_later(STORE_RETRY_S, self._wakeup.set)
+        self._carry_out_all()
         while self._waiters:
             waiter = self._waiters[0]
-            if waiter.lease.done():
-                self._waiters.popleft()
-                continue
-            lease = self._pool.grant(waiter.owner, waiter.ttl_s, time.monotonic())
-            if lease is None:
+            if not waiter.lease.done() and not self._serve(waiter):
                 break
-            self._store.remember_token(lease.token)
-            self._store.begin_lease(lease)
-            waiter.lease.set_result(lease)
-        for decision in self._pool.take():
-            self._carry_out(decision)
+            self._waiters.popleft()
+        self._carry_out_all()
         self._fail_hopeless()
         self._wakeup.set()
+
+    def _serve(self, waiter: _Waiter) -> bool:
+        """Give the one who waits longest a lease, recorded before it is known; False when nothing is READY."""
+        try:
+            lease = self._pool.grant(waiter.owner, waiter.ttl_s, time.monotonic())
+        except StoreFailed as error:
+            waiter.lease.set_exception(error)
+            return True
+        if lease is None:
+            return False
+        try:
+            self._ledger.begin_lease(lease, waiter.pid)
+        except StoreFailed as error:
+            self._pool.release(lease.sandbox_id, lease.token, time.monotonic(), recycle=False)
+            waiter.lease.set_exception(error)
+        else:
+            waiter.lease.set_result(lease)
+        return True
 
     def _fail_hopeless(self) -> None:
         reason = self._pool.exhausted()
@@ -249,10 +333,13 @@ class Fleet:
             if not waiter.lease.done():
                 waiter.lease.set_exception(error)
 
+    def _carry_out_all(self) -> None:
+        for decision in self._pool.take():
+            self._carry_out(decision)
+
     def _carry_out(self, decision: Decision) -> None:
         match decision:
             case Start(sandbox_id, generation, floor):
-                self._store.remember_token(floor)
                 task = asyncio.create_task(self._start(sandbox_id, generation, floor))
                 self._starts[sandbox_id, generation] = task
                 task.add_done_callback(lambda done: self._starts.pop((sandbox_id, generation), None))
@@ -261,22 +348,15 @@ class Fleet:
             case Probe(sandbox_id, generation):
                 self._spawn(self._probe(sandbox_id, generation))
             case Revoke(lease, reason):
-                self._store.end_lease(lease.token, reason)
-                holder = self._held.pop(lease.token, None)
-                if holder is not None:
-                    holder.revoke(reason)
+                self._end_lease(lease.token, reason)
             case Note(sandbox_id, kind, detail):
                 self._counts[kind] += 1
-                self._store.add_event(sandbox_id, kind, detail)
-                member = self._pool.members[sandbox_id]
-                self._store.put_sandbox(
-                    sandbox_id,
-                    self.spec.fingerprint,
-                    member.state,
-                    member.generation,
-                    member.restarts,
-                    member.last_error,
-                )
+                self._ledger.event(sandbox_id, kind, detail)
+                self._ledger.sandbox(sandbox_id, self._pool.members.get(sandbox_id), self._live.get(sandbox_id))
+
+    def _end_lease(self, token: int, outcome: str) -> None:
+        self._holders.end(token, outcome)
+        self._ledger.end_lease(token, outcome)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -291,54 +371,58 @@ class Fleet:
         if live is not None and live.generation == generation:
             del self._live[sandbox_id]
             live.channel.close()
-            self._spawn(live.instance.kill())
+            self._spawn(self._bury(sandbox_id, live))
+
+    async def _bury(self, sandbox_id: str, live: Live) -> None:
+        """Kill an instance; one that was lost is asked first why it ended."""
+        member = self._pool.members.get(sandbox_id)
+        try:
+            if member is not None and member.state in (State.DEAD, State.QUARANTINED, State.RESTARTING):
+                why = await live.instance.autopsy()
+                self._pool.explained(sandbox_id, live.generation, why[-ERROR_TEXT_CHARS:])
+                self._carry_out_all()
+        finally:
+            await live.instance.kill()
 
     async def _start(self, sandbox_id: str, generation: int, floor: int) -> None:
         began_s = time.monotonic()
+        ears = self._ears(sandbox_id, generation)
         try:
-            live = await self._bring_up(sandbox_id, generation, floor)
+            live = await bring_up(self.runtime, self.spec, sandbox_id, generation, floor, ears)
         except SandboxError as error:
-            permanent = isinstance(error, SpecInvalid | EnvError) or (
-                isinstance(error, StartFailed) and error.permanent
-            )
             text = f"{error.kind}: {error}"[-ERROR_TEXT_CHARS:]
-            self._pool.start_failed(sandbox_id, generation, time.monotonic(), text, permanent)
+            if isinstance(error, RuntimeUnavailable):
+                self._pool.unavailable(sandbox_id, generation, time.monotonic(), text)
+            else:
+                permanent = isinstance(error, SpecInvalid | EnvError) or getattr(error, "permanent", False)
+                self._pool.start_failed(sandbox_id, generation, time.monotonic(), text, permanent)
         else:
+            self._live[sandbox_id] = live
             if self._pool.started(sandbox_id, generation, time.monotonic()):
                 self._start_s += time.monotonic() - began_s
-                self._live[sandbox_id] = live
                 live.instance.on_exit(lambda reason: self._lost(sandbox_id, generation, reason))
             else:
-                live.channel.close()
-                await live.instance.kill()
+                del self._live[sandbox_id]
+                await live.end()
         self._settle()
 
-    async def _bring_up(self, sandbox_id: str, generation: int, floor: int) -> _Live:
-        """Instance, channel, environment, command: all of what READY means.
+    def _ears(self, sandbox_id: str, generation: int) -> Ears:
+        return Ears(
+            event=lambda event: self._heard(sandbox_id, generation, event),
+            lost=lambda reason: self._lost(sandbox_id, generation, reason),
+        )
 
-        Raises:
-            SandboxError: one of them failed; nothing is left of the others.
-        """
-        instance = await self.runtime.start(self.spec, f"{sandbox_id}.{generation}", floor)
-        channel: Channel | None = None
-        try:
-            channel = await Channel.connect(
-                instance.socket_path,
-                instance.secret,
-                self.spec.start_timeout_s,
-                on_event=lambda event: self._heard(sandbox_id, generation, event),
-                on_lost=lambda reason: self._lost(sandbox_id, generation, reason),
-            )
-            await preload(channel, instance.python, self.spec, floor)
-        except BaseException as error:
-            tail = instance.output_tail()
-            if channel is not None:
-                channel.close()
-            await asyncio.shield(instance.kill())
-            if isinstance(error, SandboxError) and not isinstance(error, EnvError) and tail:
-                error.args = (f"{error}; last output:\n{tail}",)
-            raise
-        return _Live(generation, instance, channel)
+    def _take_over(self, row: SandboxRow, live: Live, held: LeaseRow | None) -> None:
+        """Go on with a sandbox that an earlier manager started."""
+        self._live[row.id] = live
+        lease = None if held is None else lease_again(held)
+        self._pool.adopt(row.id, lease, time.monotonic())
+        if held is not None and lease is not None:
+            pid = int(held.process.partition(":")[0]) if held.process else None
+            self._holders.add(lease, self._in_hand(lease, live, heartbeats=False), pid)
+            if held.process and not processes.is_alive(held.process):
+                self._owner_died(lease)
+        live.instance.on_exit(lambda reason: self._lost(row.id, row.generation, reason))
 
     async def _probe(self, sandbox_id: str, generation: int) -> None:
         live = self._live.get(sandbox_id)
@@ -375,7 +459,7 @@ class Fleet:
             waiter.lease.cancel()
             raise
 
-    async def _hand_over(self, lease: Lease, heartbeats: bool) -> LeasedSandbox | None:
+    async def _hand_over(self, lease: Lease, heartbeats: bool, owner_pid: int | None) -> LeasedSandbox | None:
         """Fence the sandbox against earlier holders; None if it was lost meanwhile (the pool knows)."""
         live = self._live.get(lease.sandbox_id)
         if live is None:
@@ -389,6 +473,23 @@ class Fleet:
         except asyncio.CancelledError:
             await self.release(lease, recycle=False)
             raise
-        sandbox = LeasedSandbox(self, lease, live.channel, self.spec.env, live.instance.python, heartbeats)
-        self._held[lease.token] = sandbox
+        sandbox = self._in_hand(lease, live, heartbeats)
+        self._holders.add(lease, sandbox, owner_pid)
         return sandbox
+
+    def _in_hand(self, lease: Lease, live: Live, heartbeats: bool) -> LeasedSandbox:
+        return LeasedSandbox(self, lease, live.channel, self.spec.env, live.instance.python, heartbeats)
+
+    def _owner_died(self, lease: Lease) -> None:
+        self._ledger.event(lease.sandbox_id, "owner_died", lease.owner)
+        with contextlib.suppress(LeaseLost):
+            self._pool.release(lease.sandbox_id, lease.token, time.monotonic(), recycle=True)
+        self._end_lease(lease.token, "its owner died")
+        self._settle()
+
+
+def _check_size(size: int, ready: int | None) -> None:
+    if size < 1 or (ready is not None and not 0 <= ready <= size):
+        raise SpecInvalid(
+            f"a fleet needs at least one sandbox and 0 to `size` READY ones, not size={size}, ready={ready}"
+        )

@@ -7,6 +7,7 @@ lease never renews it, and an expired lease cannot be revived.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rocknroll.sandbox.errors import LeaseLost
@@ -34,17 +35,14 @@ class Lease:
 
 
 class Tokens:
-    """The source of fencing tokens of one fleet."""
+    """The source of fencing tokens; `remember` makes each one durable before it is given out, or refuses by raising."""
 
-    def __init__(self, last: int = 0) -> None:
-        self._last = last
-
-    @property
-    def last(self) -> int:
-        return self._last
+    def __init__(self, last: int = 0, remember: Callable[[int], None] = lambda token: None) -> None:
+        self._last, self._remember = last, remember
 
     def next(self) -> int:
         """A token greater than every one before."""
+        self._remember(self._last + 1)
         self._last += 1
         return self._last
 

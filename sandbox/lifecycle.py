@@ -28,6 +28,8 @@ class Event(StrEnum):
     STARTED = "started"
     """The agent answered and the preload succeeded."""
     START_FAILED = "start_failed"
+    ADOPTED = "adopted"
+    """An instance that an earlier manager started still answers."""
     LEASED = "leased"
     RELEASED = "released"
     """The holder is done and the sandbox is kept as it is."""
@@ -48,6 +50,8 @@ _S, _E = State, Event
 _TABLE: dict[tuple[State, Event], State] = {
     (_S.STARTING, _E.STARTED): _S.READY,
     (_S.STARTING, _E.START_FAILED): _S.DEAD,
+    (_S.STARTING, _E.ADOPTED): _S.READY,
+    (_S.STARTING, _E.QUARANTINED): _S.QUARANTINED,
     (_S.RESTARTING, _E.STARTED): _S.READY,
     (_S.RESTARTING, _E.START_FAILED): _S.DEAD,
     (_S.READY, _E.LEASED): _S.LEASED,

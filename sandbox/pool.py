@@ -9,58 +9,19 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rocknroll.sandbox.decisions import Decision, Discard, Note, Probe, Revoke, Start
 from rocknroll.sandbox.lease import Lease, Tokens, grant, heartbeat
 from rocknroll.sandbox.lifecycle import LIVE, Event, State, advance
 from rocknroll.sandbox.spec import SandboxSpec
 
+UNAVAILABLE_RETRY_S = 1.0
+"""Between two tries while the runtime itself does not answer."""
+TRIM_AFTER_S = 30.0
+"""An instance more than wanted is kept this long: the next lease may want it."""
 SUSPICION_SPEEDUP = 4
 """A SUSPECT sandbox is probed this many times as often, so that doubt ends soon either way."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Bring up an instance whose agent refuses tokens below `floor`."""
-
-    sandbox_id: str
-    generation: int
-    floor: int
-
-
-@dataclass(frozen=True)
-class Discard:
-    """Kill this instance and everything it owns."""
-
-    sandbox_id: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Probe:
-    sandbox_id: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Revoke:
-    """Tell the holder that its lease is over."""
-
-    lease: Lease
-    reason: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """An event for the record."""
-
-    sandbox_id: str
-    kind: str
-    detail: str = ""
-
-
-Decision = Start | Discard | Probe | Revoke | Note
 
 
 @dataclass
@@ -82,10 +43,15 @@ class Member:
     since_s: float = 0.0
     restarts: int = 0
     last_error: str = ""
+    leaving: bool = False
+    """The pool has shrunk: it goes as soon as nobody holds it."""
 
 
 class Pool:
-    """`size` members of one spec; at most `max_starting` of them start at once."""
+    """Members of one spec, at most `max_starting` of them starting at once.
+
+    All `size` members are kept up, or with `ready` only as many as are leased or waited for and `ready` beyond them.
+    """
 
     def __init__(
         self,
@@ -94,18 +60,30 @@ class Pool:
         max_starting: int,
         rng: random.Random | None = None,
         tokens: Tokens | None = None,
+        ready: int | None = None,
     ) -> None:
         self.spec = spec
         self.tokens = tokens or Tokens()
-        self.members = {
-            name: Member(name, spec.health.window) for name in (f"{spec.name}-{index}" for index in range(size))
-        }
+        self.members: dict[str, Member] = {}
+        self.waiting = 0
+        """How many wait for a lease; the shell keeps it."""
         self.fatal = ""
         """Why no start of this spec can succeed; empty while there is hope."""
         self._max_starting = max_starting
         self._rng = rng or random.Random()
         self._ever_started = False
+        self._excess_since_s: float | None = None
         self._decisions: list[Decision] = []
+        self.resize(size, ready, 0.0)
+
+    def resize(self, size: int, ready: int | None, now_s: float) -> None:
+        """Another number of members; those that are too many go when nobody holds them."""
+        self._size, self._ready = size, ready
+        names = [f"{self.spec.name}-{index}" for index in range(size)]
+        for name in names:
+            self.members.setdefault(name, Member(name, self.spec.health.window, since_s=now_s)).leaving = False
+        for member in self.members.values():
+            member.leaving = member.id not in names
 
     def take(self) -> list[Decision]:
         """The decisions since the last call, in order."""
@@ -113,8 +91,11 @@ class Pool:
         return taken
 
     def tick(self, now_s: float) -> None:
-        """Do what is due: reclaim expired leases, end back-offs, start, probe."""
-        for member in self.members.values():
+        """Do what is due: reclaim expired leases, end back-offs, start, probe, give up what is too many."""
+        for member in list(self.members.values()):
+            if member.leaving and member.lease is None:
+                self._retire(member, now_s)
+                continue
             if member.lease is not None and member.lease.expired(now_s):
                 self._note(member, "lease_expired", member.lease.owner)
                 self._recycle(member, now_s, "its lease expired")
@@ -124,14 +105,17 @@ class Pool:
             if member.state in LIVE and not member.probing and now_s >= member.probe_at_s:
                 member.probing = True
                 self._decisions.append(Probe(member.id, member.generation))
+        self._trim(now_s)
         starting = sum(member.in_flight for member in self.members.values())
-        for member in self._waiting_for_start(now_s):
+        missing = self._wanted() - self._up()
+        for member in self._waiting_for_start(now_s)[: max(0, missing)]:
             if starting >= self._max_starting:
                 break
+            floor = self.tokens.next()
             starting += 1
             member.generation += 1
             member.in_flight = True
-            self._decisions.append(Start(member.id, member.generation, floor=self.tokens.next()))
+            self._decisions.append(Start(member.id, member.generation, floor))
 
     def next_wakeup_s(self) -> float | None:
         """When `tick` has something to do if nothing else happens; None: never."""
@@ -143,12 +127,32 @@ class Pool:
                 times.append(member.start_after_s)
             if member.state in LIVE and not member.probing:
                 times.append(member.probe_at_s)
+        if self._excess_since_s is not None:
+            times.append(self._excess_since_s + TRIM_AFTER_S)
         return min(times, default=None)
+
+    def remember(self, sandbox_id: str, generation: int, restarts: int, last_error: str, quarantined: bool) -> None:
+        """What an earlier manager knew of a member, before the first tick; its instance is gone unless `adopt` comes."""
+        member = self.members[sandbox_id]
+        member.generation, member.restarts, member.last_error = generation, restarts, last_error
+        self._ever_started = self._ever_started or (generation > 0 and not quarantined)
+        if quarantined:
+            self._move(member, Event.QUARANTINED, 0.0, last_error)
+
+    def adopt(self, sandbox_id: str, lease: Lease | None, now_s: float) -> None:
+        """The remembered instance still answers, and `lease` on it is still held."""
+        member = self.members[sandbox_id]
+        self._ever_started = True
+        member.probe_at_s = now_s
+        self._move(member, Event.ADOPTED, now_s)
+        if lease is not None:
+            member.lease = lease
+            self._move(member, Event.LEASED, now_s, f"{lease.owner} token={lease.token}, as before")
 
     def started(self, sandbox_id: str, generation: int, now_s: float) -> bool:
         """A start succeeded; False when nobody waits for that instance any more."""
-        member = self.members[sandbox_id]
-        if not self._current(member, generation) or not member.in_flight:
+        member = self.members.get(sandbox_id)
+        if member is None or not self._current(member, generation) or not member.in_flight:
             return False
         member.in_flight = False
         member.misses.clear()
@@ -160,8 +164,8 @@ class Pool:
 
     def start_failed(self, sandbox_id: str, generation: int, now_s: float, error: str, permanent: bool = False) -> None:
         """A start failed; a permanent error before any success condemns the whole pool."""
-        member = self.members[sandbox_id]
-        if not self._current(member, generation) or not member.in_flight:
+        member = self.members.get(sandbox_id)
+        if member is None or not self._current(member, generation) or not member.in_flight:
             return
         member.in_flight = False
         self._fail(member, Event.START_FAILED, now_s, error)
@@ -174,24 +178,45 @@ class Pool:
                     other.last_error = error
                     self._move(other, Event.QUARANTINED, now_s)
 
+    def unavailable(self, sandbox_id: str, generation: int, now_s: float, error: str) -> None:
+        """The runtime does not answer (its daemon restarts, say): no failure of the slot, and tried for ever.
+
+        Before any success it condemns the pool.
+        """
+        member = self.members.get(sandbox_id)
+        if not self._ever_started:
+            self.start_failed(sandbox_id, generation, now_s, error, permanent=True)
+        elif member is not None and self._current(member, generation) and member.in_flight:
+            member.in_flight = False
+            member.last_error = error
+            member.start_after_s = now_s + UNAVAILABLE_RETRY_S
+            self._move(member, Event.START_FAILED, now_s, error)
+
+    def explained(self, sandbox_id: str, generation: int, why: str) -> None:
+        """Why an instance that was lost ended; learnt when its successor may be starting already."""
+        member = self.members.get(sandbox_id)
+        if member is not None and member.generation - generation in (0, 1) and member.last_error:
+            member.last_error = f"{member.last_error}; {why}"
+            self._note(member, "autopsy", why)
+
     def lost(self, sandbox_id: str, generation: int, now_s: float, reason: str) -> None:
         """The process of an instance is gone, or its channel closed."""
-        member = self.members[sandbox_id]
-        if self._current(member, generation) and member.state in LIVE:
+        member = self.members.get(sandbox_id)
+        if member is not None and self._current(member, generation) and member.state in LIVE:
             self._lose(member, now_s, reason)
 
     def spent(self, sandbox_id: str, generation: int, now_s: float, kind: str, reason: str) -> None:
         """The work inside ended badly (a hung or crashed environment): a fresh instance, without blaming the slot."""
-        member = self.members[sandbox_id]
-        if self._current(member, generation) and member.state in LIVE:
+        member = self.members.get(sandbox_id)
+        if member is not None and self._current(member, generation) and member.state in LIVE:
             member.last_error = reason
             self._note(member, kind, reason)
             self._recycle(member, now_s, reason)
 
     def probed(self, sandbox_id: str, generation: int, ok: bool, now_s: float) -> None:
         """One missed probe makes SUSPECT, never DEAD; `failures` of the last `window` make DEAD."""
-        member = self.members[sandbox_id]
-        if not self._current(member, generation) or member.state not in LIVE:
+        member = self.members.get(sandbox_id)
+        if member is None or not self._current(member, generation) or member.state not in LIVE:
             return
         health = self.spec.health
         member.probing = False
@@ -210,7 +235,7 @@ class Pool:
 
     def grant(self, owner: str, ttl_s: float, now_s: float) -> Lease | None:
         """Lease the sandbox that has been READY for longest; None when there is none."""
-        ready = [member for member in self.members.values() if member.state is State.READY]
+        ready = [member for member in self.members.values() if member.state is State.READY and not member.leaving]
         if not ready:
             return None
         member = min(ready, key=lambda candidate: candidate.since_s)
@@ -224,9 +249,11 @@ class Pool:
         Raises:
             LeaseLost: the token does not hold it any more.
         """
-        member = self.members[sandbox_id]
-        member.lease = heartbeat(member.lease, token, now_s, ttl_s)
-        return member.lease
+        member = self.members.get(sandbox_id)
+        extended = heartbeat(None if member is None else member.lease, token, now_s, ttl_s)
+        assert member is not None
+        member.lease = extended
+        return extended
 
     def release(self, sandbox_id: str, token: int, now_s: float, recycle: bool) -> None:
         """End a lease by its holder; `recycle` (or a spec that says fresh) gives the instance up.
@@ -234,8 +261,9 @@ class Pool:
         Raises:
             LeaseLost: the token does not hold it any more.
         """
-        member = self.members[sandbox_id]
-        heartbeat(member.lease, token, now_s)
+        member = self.members.get(sandbox_id)
+        heartbeat(None if member is None else member.lease, token, now_s)
+        assert member is not None
         if recycle or self.spec.reuse == "fresh":
             member.lease = None
             self._recycle(member, now_s, "recycled by its holder" if recycle else "reuse is fresh")
@@ -268,7 +296,36 @@ class Pool:
         errors = [member.last_error for member in self.members.values() if member.last_error]
         return self.fatal or (errors[-1] if errors else "every sandbox is stopped")
 
-    def _waiting_for_start(self, now_s: float) -> Iterable[Member]:
+    def _wanted(self) -> int:
+        """How many instances there should be now."""
+        if self._ready is None:
+            return len(self.members)
+        leased = sum(member.lease is not None for member in self.members.values())
+        return min(self._size, leased + self.waiting + self._ready)
+
+    def _up(self) -> int:
+        """How many there are, or will be once they have started."""
+        return sum(member.in_flight or member.state in LIVE for member in self.members.values())
+
+    def _trim(self, now_s: float) -> None:
+        """Give up idle instances beyond what is wanted, once they have been too many for a while."""
+        excess = self._up() - self._wanted()
+        idle = [member for member in self.members.values() if member.state is State.READY]
+        if excess <= 0 or not idle:
+            self._excess_since_s = None
+        elif self._excess_since_s is None:
+            self._excess_since_s = now_s
+        elif now_s >= self._excess_since_s + TRIM_AFTER_S:
+            for member in sorted(idle, key=lambda candidate: candidate.since_s)[:excess]:
+                self._recycle(member, now_s, "more than wanted")
+            self._excess_since_s = None
+
+    def _retire(self, member: Member, now_s: float) -> None:
+        self._give_up(member, "the pool has shrunk")
+        self._move(member, Event.STOPPED, now_s)
+        del self.members[member.id]
+
+    def _waiting_for_start(self, now_s: float) -> list[Member]:
         waiting = [
             m for m in self.members.values() if m.state in (State.STARTING, State.RESTARTING) and not m.in_flight
         ]

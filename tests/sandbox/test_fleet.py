@@ -177,7 +177,7 @@ async def test_events_and_leases_are_rows_and_tokens_survive_the_fleet(make_flee
     async with make_fleet(store=path) as fleet:
         second = await fleet.lease("second")
         assert second.token > first.token
-        assert [owner for _, _, owner in Store(path).open_leases()] == ["second"]
+        assert [lease.owner for lease in Store(path).open_leases()] == ["second"]
     kinds = [event.kind for event in Store(path).events()]
     assert kinds[:3] == ["started", "leased", "recycled"]
     assert kinds[-1] == "stopped"

@@ -15,11 +15,26 @@ ttls = st.floats(min_value=0.01, max_value=1e4)
 
 @given(st.integers(min_value=0, max_value=10**9), st.lists(st.text(max_size=3), min_size=2, max_size=20))
 def test_tokens_only_grow(last: int, owners: list[str]) -> None:
-    tokens = Tokens(last)
+    durable: list[int] = []
+    tokens = Tokens(last, durable.append)
     granted = [grant(tokens, "box", owner, 1.0, 0.0).token for owner in owners]
     assert granted == sorted(set(granted))
     assert granted[0] > last
-    assert tokens.last == granted[-1]
+    assert durable == granted
+
+
+def test_a_token_that_cannot_be_written_down_is_not_given_out() -> None:
+    full = True
+
+    def remember(token: int) -> None:
+        if full:
+            raise OSError("disk full")
+
+    tokens = Tokens(7, remember)
+    with pytest.raises(OSError, match="full"):
+        tokens.next()
+    full = False
+    assert tokens.next() == 8
 
 
 @given(times, ttls, st.floats(min_value=0, max_value=2))

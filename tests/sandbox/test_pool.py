@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rocknroll.sandbox.decisions import Decision, Discard, Note, Probe, Revoke, Start
 from rocknroll.sandbox.errors import LeaseLost
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.lifecycle import LIVE, State
-from rocknroll.sandbox.pool import Decision, Discard, Note, Pool, Probe, Revoke, Start
+from rocknroll.sandbox.pool import Pool
 from rocknroll.sandbox.spec import HealthPolicy, RestartPolicy, SandboxSpec
 
 
