@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rocknroll.sandbox.errors import AmbiguousId, FleetExhausted, LeaseLost, LeaseTimeout, NotFound, StoreFailed
+from rocknroll.sandbox.errors import AmbiguousId, FleetExhausted, LeaseLost, NotFound, StoreFailed
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.fleetfile import FleetFile, PoolConfig
 from rocknroll.sandbox.leased import LeasedSandbox
@@ -27,11 +27,13 @@ from rocknroll.sandbox.store import EventRow, Store
 
 DURABLE_S = 60.0
 """How long sandboxes outlive a killed manager, for the next one to take over."""
+HIDDEN = "(hidden)"
+"""In place of variables' values, which may be secret."""
 UP = frozenset({State.READY, State.LEASED, State.SUSPECT})
 
 
 def _process(fleet_id: str, folder: Path) -> Runtime:
-    return ProcessRuntime(folder=folder, fleet_id=fleet_id, durable_s=DURABLE_S)
+    return ProcessRuntime(folder=folder)
 
 
 RUNTIMES: Mapping[str, Callable[[str, Path], Runtime]] = {"process": _process}
@@ -121,9 +123,7 @@ class Site:
             NotFound: there is none. LeaseTimeout: it is not READY; the text says what it is.
         """
         fleet, row = self._find(sandbox_id)
-        return await fleet.lease(
-            owner, ttl_s, timeout_s=0.0, heartbeats=False, owner_pid=owner_pid, sandbox_id=row["id"]
-        )
+        return await fleet.lease_one(row["id"], owner, ttl_s, owner_pid)
 
     def held(self, token: int) -> LeasedSandbox:
         """What the lease with this token entitles to.
@@ -141,7 +141,7 @@ class Site:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox of every pool, as `rock ps` shows it. Looking renews nothing."""
-        return [{**row, "pool": name} for name, fleet in self.fleets.items() for row in fleet.snapshot()]
+        return [row for fleet in self.fleets.values() for row in fleet.snapshot()]
 
     def describe(self, sandbox_id: str) -> dict[str, Any]:
         """One sandbox: its row, its specification, its newest events, and what it printed last.
@@ -150,10 +150,13 @@ class Site:
             NotFound: there is none.
         """
         fleet, row = self._find(sandbox_id)
+        instance = fleet.instance(row["id"])
+        spec = fleet.spec.model_dump(mode="json")
+        spec["variables"] = dict.fromkeys(spec["variables"], HIDDEN)
         return {
             **row,
-            "spec": fleet.spec.model_dump(mode="json"),
-            "output": fleet.output(row["id"]),
+            "spec": spec,
+            "output": "" if instance is None else instance.output_tail(),
             "events": [event_json(event) for event in self._store.history(row["id"])],
         }
 
@@ -290,6 +293,3 @@ def event_json(event: EventRow) -> dict[str, Any]:
         "kind": event.kind,
         "detail": event.detail,
     }
-
-
-__all__ = ["RUNTIMES", "LeaseTimeout", "Site", "event_json", "is_up"]
