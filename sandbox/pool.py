@@ -132,7 +132,7 @@ class Pool:
         return min(times, default=None)
 
     def remember(self, sandbox_id: str, generation: int, restarts: int, last_error: str, quarantined: bool) -> None:
-        """What an earlier manager knew of a member, before the first tick; its instance is gone unless `adopt` comes."""
+        """What an earlier manager knew of a member, before the first tick. Without `adopt` its instance is gone."""
         member = self.members[sandbox_id]
         member.generation, member.restarts, member.last_error = generation, restarts, last_error
         self._ever_started = self._ever_started or (generation > 0 and not quarantined)

@@ -145,9 +145,12 @@ class Store:
 
     def sandboxes(self, pool: str) -> list[SandboxRow]:
         """The sandboxes of a pool as they were last seen."""
-        names = "id, pool, node, spec, state, generation, restarts, last_error"
-        rows = self._run(f"SELECT {names}, record FROM sandboxes WHERE pool = ? ORDER BY id", (pool,))
-        return [SandboxRow(*seen, None if record is None else json.loads(record)) for *seen, record in rows]
+        names = ("id", "pool", "node", "spec", "state", "generation", "restarts", "last_error")
+        rows = self._run(f"SELECT record, {', '.join(names)} FROM sandboxes WHERE pool = ? ORDER BY id", (pool,))
+        return [
+            SandboxRow(record=record and json.loads(record), **dict(zip(names, seen, strict=True)))
+            for record, *seen in rows
+        ]
 
     def begin_lease(self, lease: Lease, deadline: float, process: str = "") -> None:
         row = (lease.token, lease.sandbox_id, lease.owner, process, lease.ttl_s, time.time(), deadline)

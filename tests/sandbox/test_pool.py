@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +16,12 @@ from rocknroll.sandbox.decisions import Decision, Discard, Note, Probe, Revoke, 
 from rocknroll.sandbox.errors import LeaseLost
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.lifecycle import LIVE, State
-from rocknroll.sandbox.pool import Pool
+from rocknroll.sandbox.pool import TRIM_AFTER_S, Pool
 from rocknroll.sandbox.spec import HealthPolicy, RestartPolicy, SandboxSpec
 
 
-def make_pool(size: int = 1, max_starting: int = 8, **fields: Any) -> Pool:
-    return Pool(SandboxSpec(name="box", **fields), size, max_starting, random.Random(0))
+def make_pool(size: int = 1, max_starting: int = 8, ready: int | None = None, **fields: Any) -> Pool:
+    return Pool(SandboxSpec(name="box", **fields), size, max_starting, random.Random(0), ready=ready)
 
 
 def started(pool: Pool, now_s: float = 0.0) -> list[Decision]:
@@ -208,6 +209,114 @@ def test_reports_of_an_instance_that_was_given_up_are_ignored() -> None:
     assert not pool.started("box-0", 1, 2.0)
 
 
+def states(pool: Pool) -> list[State]:
+    return [member.state for member in pool.members.values()]
+
+
+def test_only_as_many_as_are_wanted_ready_are_started() -> None:
+    pool = make_pool(size=5, ready=2)
+    started(pool)
+    assert states(pool).count(State.READY) == 2
+    assert pool.grant("me", 100.0, 0.0) is not None
+    started(pool, 1.0)
+    assert (states(pool).count(State.READY), states(pool).count(State.LEASED)) == (2, 1)
+
+
+def test_those_who_wait_are_started_for_beyond_the_ready_ones() -> None:
+    pool = make_pool(size=5, ready=0)
+    started(pool)
+    assert State.READY not in states(pool)
+    pool.waiting = 2
+    started(pool, 1.0)
+    assert states(pool).count(State.READY) == 2
+
+
+def test_instances_beyond_the_wanted_ones_go_after_a_while_and_no_sooner() -> None:
+    pool = make_pool(size=3, ready=1, reuse="reset")
+    leases = []
+    for now_s in (0.0, 1.0, 2.0):
+        started(pool, now_s)
+        lease = pool.grant("me", 1e6, now_s)
+        assert lease is not None
+        leases.append(lease)
+    for lease in leases:
+        pool.release(lease.sandbox_id, lease.token, 3.0, recycle=False)
+    pool.tick(3.0)
+    assert pool.next_wakeup_s() is not None
+    pool.tick(3.0 + TRIM_AFTER_S - 0.1)
+    assert states(pool).count(State.READY) == 3
+    pool.tick(3.0 + TRIM_AFTER_S)
+    pool.tick(3.0 + TRIM_AFTER_S + 1)
+    assert states(pool).count(State.READY) == 1
+
+
+def test_a_shrunken_pool_waits_for_its_holders_and_a_grown_one_starts_more() -> None:
+    pool = make_pool(size=2, reuse="reset")
+    started(pool)
+    held = [pool.grant("me", 1e6, 0.0), pool.grant("me", 1e6, 0.0)]
+    lease = next(lease for lease in held if lease is not None and lease.sandbox_id == "box-1")
+    pool.resize(1, None, 1.0)
+    pool.tick(1.0)
+    assert set(pool.members) == {"box-0", "box-1"}
+    pool.release("box-1", lease.token, 2.0, recycle=False)
+    pool.take()
+    pool.tick(2.0)
+    assert set(pool.members) == {"box-0"}
+    assert Discard("box-1", 1) in pool.take()
+    pool.resize(3, None, 3.0)
+    started(pool, 3.0)
+    assert states(pool) == [State.LEASED, State.READY, State.READY]
+
+
+def test_a_daemon_that_is_away_is_waited_for_and_blames_nobody() -> None:
+    pool = make_pool(restart=RestartPolicy(limit=2, backoff_s=0.0))
+    started(pool)
+    pool.lost("box-0", 1, 1.0, "the daemon restarts")
+    for now_s in range(1, 20):
+        pool.tick(float(now_s))
+        for start in take(pool, Start):
+            pool.unavailable(start.sandbox_id, start.generation, float(now_s), "no daemon")
+    assert pool.members["box-0"].state is State.DEAD
+    assert pool.members["box-0"].last_error == "no daemon"
+    started(pool, 20.0)
+    assert pool.members["box-0"].state is State.READY
+
+
+def test_a_daemon_that_was_never_there_condemns_the_pool() -> None:
+    pool = make_pool()
+    pool.tick(0.0)
+    (start,) = take(pool, Start)
+    pool.unavailable(start.sandbox_id, start.generation, 0.0, "no daemon")
+    assert pool.exhausted() == "no daemon"
+
+
+def test_an_adopted_sandbox_goes_on_under_its_lease_and_generation() -> None:
+    pool = make_pool(size=3)
+    pool.remember("box-0", 7, 3, "once killed", quarantined=False)
+    pool.remember("box-1", 2, 0, "", quarantined=False)
+    pool.remember("box-2", 9, 8, "no disk", quarantined=True)
+    lease = Lease("lease-5", "box-0", "me", 5, 60.0, 0.0, 100.0)
+    pool.adopt("box-0", lease, 100.0)
+    pool.adopt("box-1", None, 100.0)
+    pool.tick(100.0)
+    assert states(pool) == [State.LEASED, State.READY, State.QUARANTINED]
+    assert {(p.sandbox_id, p.generation) for p in take(pool, Probe)} == {("box-0", 7), ("box-1", 2)}
+    assert pool.heartbeat("box-0", 5, 101.0).deadline_s == 161.0
+    pool.lost("box-0", 7, 102.0, "killed")
+    pool.tick(102.0)
+    assert [start.generation for start in take(pool, Start)] == [8]
+
+
+def test_why_an_instance_died_is_kept_with_how_it_was_noticed() -> None:
+    pool = make_pool()
+    started(pool)
+    pool.lost("box-0", 1, 1.0, "its socket closed")
+    pool.tick(1.0)
+    pool.explained("box-0", 1, "out of memory")
+    assert pool.members["box-0"].last_error == "its socket closed; out of memory"
+    assert Note("box-0", "autopsy", "out of memory") in pool.take()
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Starts, deaths, probes, leases and time in any order."""
 
@@ -227,7 +336,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.probes: list[Probe] = []
         self.leases: list[Lease] = []
         self.tokens: list[int] = []
-        self.history: dict[str, list[State]] = {name: [State.STARTING] for name in self.pool.members}
+        self.history: dict[str, list[State]] = defaultdict(lambda: [State.STARTING])
         self.settle()
 
     def settle(self) -> None:
@@ -244,6 +353,8 @@ class AnyOrder(RuleBasedStateMachine):
                     self.probes.append(decision)
                 case Revoke(lease):
                     self.leases = [held for held in self.leases if held.token != lease.token]
+        for name in self.history.keys() - self.pool.members.keys():
+            del self.history[name]
         for name, member in self.pool.members.items():
             self.history[name].append(member.state)
 
@@ -263,6 +374,21 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.pool.start_failed(start.sandbox_id, start.generation, self.now_s, "boom")
         self.settle()
+
+    @precondition(lambda self: self.starts)
+    @rule(data=st.data())
+    def miss_the_daemon(self, data: st.DataObject) -> None:
+        start = data.draw(st.sampled_from(self.starts))
+        self.starts.remove(start)
+        self.pool.unavailable(start.sandbox_id, start.generation, self.now_s, "no daemon")
+        self.settle()
+
+    @rule(size=st.integers(1, 6), ready=st.none() | st.integers(0, 3), waiting=st.integers(0, 2))
+    def scale(self, size: int, ready: int | None, waiting: int) -> None:
+        self.pool.resize(size, ready, self.now_s)
+        self.pool.waiting = waiting
+        self.settle()
+        assert sum(not member.leaving for member in self.pool.members.values()) == size
 
     @precondition(lambda self: self.instances)
     @rule(data=st.data())
