@@ -49,13 +49,16 @@ class _ToldStore(Store):
 
     def add_event(self, sandbox_id: str, kind: str, detail: str) -> None:
         super().add_event(sandbox_id, kind, detail)
+        self.tell()
+
+    def tell(self) -> None:
         told, self._told = self._told, None
-        if told is not None and not told.done():
+        if told is not None:
             told.set_result(None)
 
     async def changed(self) -> None:
         """Return after the next event."""
-        if self._told is None or self._told.done():
+        if self._told is None:
             self._told = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._told)
 
@@ -101,8 +104,13 @@ class Site:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.closing.set()
+        self.close_soon()
         await self._stack.aclose()
+
+    def close_soon(self) -> None:
+        """Tell those who wait for something that it will not come any more."""
+        self.closing.set()
+        self._store.tell()
 
     async def lease(
         self, pool: str, owner: str, ttl_s: float = 60.0, timeout_s: float | None = None, owner_pid: int | None = None
@@ -189,13 +197,9 @@ class Site:
         return self._store.events(after, limit)
 
     async def changed(self) -> None:
-        """Return after the next event, or when the site closes."""
-        waits = [asyncio.ensure_future(self._store.changed()), asyncio.ensure_future(self.closing.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        """Return after the next event, or when the site closes. No event is missed between a look and this."""
+        if not self.closing.is_set():
+            await self._store.changed()
 
     async def wait_ready(self) -> None:
         """Return when every pool has all the READY (or leased) sandboxes that are wanted of it.
