@@ -23,7 +23,7 @@ from rocknroll.sandbox.lifecycle import State
 from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.state_folder import StateFolder
-from rocknroll.sandbox.store import EventRow, Store
+from rocknroll.sandbox.store import EventRow, LeaseRow, Store
 
 DURABLE_S = 60.0
 """How long sandboxes outlive a killed manager, for the next one to take over."""
@@ -89,8 +89,8 @@ class Site:
             self._write_config()
             self._store = _ToldStore(self.state.store)
             stack.callback(self._store.close)
-            for name in sorted({pool.runtime for pool in self.config.pools.values()}):
-                runtime = self._runtimes[name] = RUNTIMES[name](self._store.fleet_id, self.state.run)
+            for kind in sorted({pool.runtime for pool in self.config.pools.values()}):
+                runtime = self._runtimes[kind] = RUNTIMES[kind](self._store.fleet_id, self.state.run)
                 stack.push_async_callback(runtime.close)
             for name, pool in self.config.pools.items():
                 self.fleets[name] = self._fleet(pool)
@@ -139,13 +139,11 @@ class Site:
         Raises:
             LeaseLost: it is over, or never was.
         """
-        row = self._store.lease(token)
+        row = self.lease_row(token)
         for fleet in self.fleets.values():
-            if row is not None and any(member["id"] == row.sandbox_id for member in fleet.snapshot()):
+            if any(member["id"] == row.sandbox_id for member in fleet.snapshot()):
                 return fleet.held(token)
-        raise LeaseLost(
-            f"the lease with token {token} " + ("was never given" if row is None else f"is over: {row.outcome}")
-        )
+        raise LeaseLost(f"the lease with token {token} is over: {row.outcome}")
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox of every pool, as `rock ps` shows it. Looking renews nothing."""
@@ -195,6 +193,21 @@ class Site:
     def events(self, after: int = 0, limit: int = 1_000) -> list[EventRow]:
         """What happened in all pools, oldest first."""
         return self._store.events(after, limit)
+
+    def newest_events(self, limit: int) -> list[EventRow]:
+        """The newest events of all pools, oldest first."""
+        return self._store.history(limit=limit)
+
+    def lease_row(self, token: int) -> LeaseRow:
+        """What is on record of a lease, over or not.
+
+        Raises:
+            LeaseLost: it was never given.
+        """
+        row = self._store.lease(token)
+        if row is None:
+            raise LeaseLost(f"the lease with token {token} was never given")
+        return row
 
     async def changed(self) -> None:
         """Return after the next event, or when the site closes. No event is missed between a look and this."""
@@ -283,9 +296,11 @@ class Site:
 def is_up(pool: Mapping[str, Any]) -> bool:
     """Whether a pool (a row of `Site.pools`) has all the sandboxes it is to have."""
     states: Mapping[str, int] = pool["states"]
-    if pool["ready"] is None:
-        return sum(states[state] for state in UP) >= pool["size"]
-    return states[State.READY] >= min(pool["ready"], pool["size"] - states[State.LEASED] - states[State.SUSPECT])
+    size: int = pool["size"]
+    ready: int | None = pool["ready"]
+    if ready is None:
+        return sum(states[state] for state in UP) >= size
+    return states[State.READY] >= min(ready, size - states[State.LEASED] - states[State.SUSPECT])
 
 
 def event_json(event: EventRow) -> dict[str, Any]:

@@ -139,7 +139,7 @@ async def test_listeners_hear_of_events_as_they_happen(make_site: MakeSite) -> N
         await asyncio.sleep(0)
         await site.lease("box", "me")
         await hearing
-        assert [event.kind for event in site.events(after=last)][0] == "leased"
+        assert next(event.kind for event in site.events(after=last)) == "leased"
 
 
 async def test_leases_of_a_pool_that_is_gone_are_ended(make_site: MakeSite) -> None:
