@@ -681,12 +681,15 @@ def main() -> None:
         config = json.loads(file.read())
     if not source.isdigit():
         os.unlink(source)
-        forbid_inspection()
+    forbid_inspection()
     if "listener" in config:
         listener = socket.socket(fileno=int(config["listener"]))
     else:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Who may reach the folder may connect; the owner of the sandbox need not be this user.
+        mask = os.umask(0)
         listener.bind(config["socket"])
+        os.umask(mask)
         listener.listen(8)
     asyncio.run(serve(listener, config))
 

@@ -18,10 +18,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Discard:
-    """Kill this instance and everything it owns."""
+    """Kill this instance and everything it owns. `lost`: it ended by itself or does not answer; ask why first."""
 
     sandbox_id: str
     generation: int
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,15 @@ class StartTimeout(StartFailed):
     kind = "start_timeout"
 
 
+class ImageNotFound(StartFailed):
+    """An image is not on this machine, and nothing here fetches it unasked; the text names the commands that do."""
+
+    kind = "image_not_found"
+
+    def __init__(self, message: str, permanent: bool = True) -> None:
+        super().__init__(message, permanent)
+
+
 class SandboxLost(SandboxError):
     """The sandbox died or stopped answering while it was in use."""
 

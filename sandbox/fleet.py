@@ -12,32 +12,29 @@ import contextlib
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rocknroll.sandbox import owner as processes
-from rocknroll.sandbox.channel import Header
 from rocknroll.sandbox.decisions import Decision, Discard, Note, Probe, Revoke, Start
 from rocknroll.sandbox.errors import (
-    EnvError,
     FleetClosed,
     FleetExhausted,
     LeaseLost,
     LeaseTimeout,
-    RuntimeUnavailable,
     SandboxError,
     SpecInvalid,
     StoreFailed,
 )
 from rocknroll.sandbox.holders import Holders
+from rocknroll.sandbox.instances import Instances
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.ledger import Ledger, lease_again
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.live import Ears, Live, bring_up, instance_id, take_over
+from rocknroll.sandbox.live import Live, instance_id
 from rocknroll.sandbox.pool import Pool
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
 from rocknroll.sandbox.spec import SandboxSpec
@@ -46,7 +43,6 @@ from rocknroll.sandbox.view import describe
 
 STARTS_PER_CORE = 2
 """More starts at once gain nothing, they only make each other late."""
-ERROR_TEXT_CHARS = 4_000
 STORE_RETRY_S = 1.0
 
 
@@ -89,18 +85,15 @@ class Fleet:
         limit = max_starting or STARTS_PER_CORE * len(os.sched_getaffinity(0))
         self._ledger = Ledger(self._store, spec)
         self._pool = Pool(spec, size, limit, tokens=self._store.tokens, ready=ready)
+        self._instances = Instances(runtime, spec, self._pool, self._settle)
         self._owns_runtime = owns_runtime
         self._adopted = False
-        self._live: dict[str, Live] = {}
         self._holders = Holders(self._owner_died)
         self._waiters: deque[_Waiter] = deque()
-        self._starts: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._counts: Counter[str] = Counter()
-        self._start_s = 0.0
 
     async def __aenter__(self) -> Self:
         """Take over what an earlier manager left, then begin to start sandboxes in the background.
@@ -134,13 +127,11 @@ class Fleet:
         for row in known:
             quarantined = row.state == State.QUARANTINED and row.spec == self.spec.fingerprint
             self._pool.remember(row.id, row.generation, row.restarts, row.last_error, quarantined)
-        found = await asyncio.gather(
-            *(take_over(self.runtime, self.spec, row, self._ears(row.id, row.generation)) for row in known)
-        )
+        found = await asyncio.gather(*(self._instances.take_over(row) for row in known))
         kept = set()
         for row, live in zip(known, found, strict=True):
             if live is not None:
-                self._take_over(row, live, leases.pop(row.id, None))
+                self._go_on(row, live, leases.pop(row.id, None))
                 kept.add(instance_id(row.id, row.generation))
         for row in rows:
             if row.id in leases:
@@ -257,7 +248,7 @@ class Fleet:
             **{name: float(count) for name, count in self._counts.items()},
             "store_failed": float(self._ledger.failures),
             "waiting": float(len(self._waiters)),
-            "start_s_mean": self._start_s / max(1, self._counts["started"]),
+            "start_s_mean": self._instances.start_s / max(1, self._counts["started"]),
         }
 
     def exhausted(self) -> str:
@@ -266,13 +257,13 @@ class Fleet:
 
     def instance(self, sandbox_id: str) -> Instance | None:
         """What runs there now; None between two instances."""
-        live = self._live.get(sandbox_id)
+        live = self._instances.get(sandbox_id)
         return None if live is None else live.instance
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox as `rock ps` shows it. Looking renews nothing."""
         return [
-            describe(member, self.spec, self.runtime.name, self._live.get(member.id))
+            describe(member, self.spec, self.runtime.name, self._instances.get(member.id))
             for member in self._pool.members.values()
         ]
 
@@ -288,10 +279,10 @@ class Fleet:
         try:
             if self._keeper is not None:
                 self._keeper.cancel()
+                await asyncio.wait([self._keeper])
             self._pool.stop(time.monotonic())
             self._settle()
-            pending = [*self._starts.values(), *self._tasks, *([self._keeper] if self._keeper else [])]
-            await asyncio.gather(*pending, return_exceptions=True)
+            await self._instances.settled()
         finally:
             if self._owns_runtime:
                 await self.runtime.close()
@@ -369,81 +360,24 @@ class Fleet:
     def _carry_out(self, decision: Decision) -> None:
         match decision:
             case Start(sandbox_id, generation, floor):
-                task = asyncio.create_task(self._start(sandbox_id, generation, floor))
-                self._starts[sandbox_id, generation] = task
-                task.add_done_callback(lambda done: self._starts.pop((sandbox_id, generation), None))
-            case Discard(sandbox_id, generation):
-                self._discard(sandbox_id, generation)
+                self._instances.start(sandbox_id, generation, floor)
+            case Discard(sandbox_id, generation, lost):
+                self._instances.discard(sandbox_id, generation, lost)
             case Probe(sandbox_id, generation):
-                self._spawn(self._probe(sandbox_id, generation))
+                self._instances.probe(sandbox_id, generation)
             case Revoke(lease, reason):
                 self._end_lease(lease.token, reason)
             case Note(sandbox_id, kind, detail):
                 self._counts[kind] += 1
                 self._ledger.event(sandbox_id, kind, detail)
-                self._ledger.sandbox(sandbox_id, self._pool.members.get(sandbox_id), self._live.get(sandbox_id))
+                self._ledger.sandbox(sandbox_id, self._pool.members.get(sandbox_id), self._instances.get(sandbox_id))
 
     def _end_lease(self, token: int, outcome: str) -> None:
         self._holders.end(token, outcome)
         self._ledger.end_lease(token, outcome)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _discard(self, sandbox_id: str, generation: int) -> None:
-        start = self._starts.get((sandbox_id, generation))
-        if start is not None and start is not asyncio.current_task():
-            start.cancel()
-        live = self._live.get(sandbox_id)
-        if live is not None and live.generation == generation:
-            del self._live[sandbox_id]
-            live.channel.close()
-            self._spawn(self._bury(sandbox_id, live))
-
-    async def _bury(self, sandbox_id: str, live: Live) -> None:
-        """Kill an instance; one that was lost is asked first why it ended."""
-        member = self._pool.members.get(sandbox_id)
-        try:
-            if member is not None and member.state in (State.DEAD, State.QUARANTINED, State.RESTARTING):
-                why = await live.instance.autopsy()
-                self._pool.explained(sandbox_id, live.generation, why[-ERROR_TEXT_CHARS:])
-                self._carry_out_all()
-        finally:
-            await live.instance.kill()
-
-    async def _start(self, sandbox_id: str, generation: int, floor: int) -> None:
-        began_s = time.monotonic()
-        ears = self._ears(sandbox_id, generation)
-        try:
-            live = await bring_up(self.runtime, self.spec, sandbox_id, generation, floor, ears)
-        except SandboxError as error:
-            text = f"{error.kind}: {error}"[-ERROR_TEXT_CHARS:]
-            if isinstance(error, RuntimeUnavailable):
-                self._pool.unavailable(sandbox_id, generation, time.monotonic(), text)
-            else:
-                permanent = isinstance(error, SpecInvalid | EnvError) or getattr(error, "permanent", False)
-                self._pool.start_failed(sandbox_id, generation, time.monotonic(), text, permanent)
-        else:
-            self._live[sandbox_id] = live
-            if self._pool.started(sandbox_id, generation, time.monotonic()):
-                self._start_s += time.monotonic() - began_s
-                live.instance.on_exit(lambda reason: self._lost(sandbox_id, generation, reason))
-            else:
-                del self._live[sandbox_id]
-                await live.end()
-        self._settle()
-
-    def _ears(self, sandbox_id: str, generation: int) -> Ears:
-        return Ears(
-            event=lambda event: self._heard(sandbox_id, generation, event),
-            lost=lambda reason: self._lost(sandbox_id, generation, reason),
-        )
-
-    def _take_over(self, row: SandboxRow, live: Live, held: LeaseRow | None) -> None:
-        """Go on with a sandbox that an earlier manager started."""
-        self._live[row.id] = live
+    def _go_on(self, row: SandboxRow, live: Live, held: LeaseRow | None) -> None:
+        """Go on with a sandbox that an earlier manager started, and with the lease on it."""
         lease = None if held is None else lease_again(held)
         self._pool.adopt(row.id, lease, time.monotonic())
         if held is not None and lease is not None:
@@ -451,29 +385,7 @@ class Fleet:
             self._holders.add(lease, self._in_hand(lease, live, heartbeats=False), pid)
             if held.process and not processes.is_alive(held.process):
                 self._owner_died(lease)
-        live.instance.on_exit(lambda reason: self._lost(row.id, row.generation, reason))
-
-    async def _probe(self, sandbox_id: str, generation: int) -> None:
-        live = self._live.get(sandbox_id)
-        if live is None or live.generation != generation:
-            return
-        try:
-            await live.channel.request("ping", timeout_s=self.spec.health.timeout_s)
-            ok = True
-        except SandboxError:
-            ok = False
-        self._pool.probed(sandbox_id, generation, ok, time.monotonic())
-        self._settle()
-
-    def _heard(self, sandbox_id: str, generation: int, event: Header) -> None:
-        """The environment inside is gone: the sandbox is recycled, which is no failure of the slot."""
-        self._pool.spent(sandbox_id, generation, time.monotonic(), str(event.get("kind")), str(event.get("message")))
-        self._settle()
-
-    def _lost(self, sandbox_id: str, generation: int, reason: str) -> None:
-        self._pool.lost(sandbox_id, generation, time.monotonic(), reason)
-        if not self._closed:
-            self._settle()
+        self._instances.listen(row.id)
 
     async def _wait(self, waiter: _Waiter, first: bool) -> Lease:
         if self._closed or self._keeper is None:
@@ -490,7 +402,7 @@ class Fleet:
 
     async def _hand_over(self, lease: Lease, heartbeats: bool, owner_pid: int | None) -> LeasedSandbox | None:
         """Fence the sandbox against earlier holders; None if it was lost meanwhile (the pool knows)."""
-        live = self._live.get(lease.sandbox_id)
+        live = self._instances.get(lease.sandbox_id)
         if live is None:
             return None
         try:

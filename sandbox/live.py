@@ -52,7 +52,7 @@ async def bring_up(
     instance = await runtime.start(spec, instance_id(sandbox_id, generation), floor)
     channel: Channel | None = None
     try:
-        channel = await _connect(instance, spec, ears)
+        channel = await _connect(instance, spec.start_timeout_s, ears)
         await preload(channel, instance.python, spec, floor)
     except BaseException as error:
         if channel is not None:
@@ -76,13 +76,13 @@ async def take_over(runtime: Runtime, spec: SandboxSpec, row: SandboxRow, ears: 
     if instance is None:
         return None
     try:
-        return Live(row.generation, instance, await _connect(instance, spec, ears))
+        return Live(row.generation, instance, await _connect(instance, spec.health.timeout_s, ears))
     except SandboxError:
         await instance.kill()
         return None
 
 
-async def _connect(instance: Instance, spec: SandboxSpec, ears: Ears) -> Channel:
+async def _connect(instance: Instance, timeout_s: float, ears: Ears) -> Channel:
     return await Channel.connect(
-        instance.socket_path, instance.secret, spec.start_timeout_s, on_event=ears.event, on_lost=ears.lost
+        instance.socket_path, instance.secret, timeout_s, on_event=ears.event, on_lost=ears.lost
     )

@@ -336,19 +336,19 @@ class Pool:
         return member.generation == generation
 
     def _lose(self, member: Member, now_s: float, reason: str) -> None:
-        self._give_up(member, reason)
+        self._give_up(member, reason, lost=True)
         self._fail(member, Event.LOST, now_s, reason)
 
     def _recycle(self, member: Member, now_s: float, reason: str) -> None:
         self._give_up(member, reason)
         self._move(member, Event.RECYCLED, now_s, reason)
 
-    def _give_up(self, member: Member, reason: str) -> None:
+    def _give_up(self, member: Member, reason: str, lost: bool = False) -> None:
         if member.lease is not None:
             self._decisions.append(Revoke(member.lease, reason))
             member.lease = None
         if member.state in LIVE or member.in_flight:
-            self._decisions.append(Discard(member.id, member.generation))
+            self._decisions.append(Discard(member.id, member.generation, lost))
         member.in_flight = False
 
     def _fail(self, member: Member, event: Event, now_s: float, reason: str) -> None:

@@ -33,10 +33,16 @@ UP = frozenset({State.READY, State.LEASED, State.SUSPECT})
 
 
 def _process(fleet_id: str, folder: Path) -> Runtime:
-    return ProcessRuntime(folder=folder)
+    return ProcessRuntime(folder=folder, fleet_id=fleet_id, durable_s=DURABLE_S)
 
 
-RUNTIMES: Mapping[str, Callable[[str, Path], Runtime]] = {"process": _process}
+def _docker(fleet_id: str, folder: Path) -> Runtime:
+    from rocknroll.sandbox.runtimes.docker import DockerRuntime  # its library takes a moment to import
+
+    return DockerRuntime(fleet_id, folder, orphan_ttl_s=DURABLE_S)
+
+
+RUNTIMES: Mapping[str, Callable[[str, Path], Runtime]] = {"process": _process, "docker": _docker}
 """Makes a runtime from the fleet's id and the folder for its files."""
 
 

@@ -21,7 +21,7 @@ from rocknroll.sandbox.errors import SocketPathTooLong, StateLocked, StoreFailed
 STATE_VARIABLE = "ROCK_STATE"
 SOCKET_PATH_LIMIT_BYTES = 107
 """sockaddr_un holds 108 bytes, the closing zero included."""
-SANDBOX_SOCKET_BYTES = len("/run/rock-abcdefgh/1000000/agent.sock")
+SANDBOX_SOCKET_BYTES = len("/run/rock-1000000-abcdef012345/abcdef01/run/agent.sock")
 """What a sandbox's socket adds to the folder's path, at most."""
 
 

@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "fleet.db" if content else tmp_path / "missing" / "fleet.db"
     if content:
         path.write_bytes(content)
-    with pytest.raises(StoreFailed, match="fleet.db"):
+    with pytest.raises(StoreFailed, match="fleet"):
         Store(path)
 
 
@@ -81,8 +81,7 @@ def test_a_full_disk_is_a_typed_error_and_no_token_is_given_out() -> None:
     last = store.tokens.next()
     store._db.execute("PRAGMA max_page_count = 1")
     with pytest.raises(StoreFailed, match="full"):
-        for _ in range(100):
-            store.add_event("box-0", "started", "x" * 10_000)
+        store.add_event("box-0", "started", "x" * 1_000_000)
     store._db.execute("PRAGMA query_only = 1")
     with pytest.raises(StoreFailed):
         store.tokens.next()

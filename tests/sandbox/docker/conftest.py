@@ -1,0 +1,129 @@
+"""Real containers for tests. Where there is no Docker they are skipped, or fail when that was forbidden."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import docker
+import pytest
+import pytest_asyncio
+from docker.errors import NotFound
+
+from rocknroll.sandbox.channel import Channel
+from rocknroll.sandbox.errors import RuntimeUnavailable
+from rocknroll.sandbox.runtimes.docker import DockerRuntime
+from rocknroll.sandbox.runtimes.docker_daemon import DEFAULT_URL, connect
+from rocknroll.sandbox.runtimes.docker_instance import DockerInstance
+from rocknroll.sandbox.runtimes.docker_options import FLEET
+from rocknroll.sandbox.spec import Resources, SandboxSpec
+
+BASE = "rocknroll-base:local"
+START_TIMEOUT_S = 120.0
+SMALL = Resources(memory_bytes=192 << 20, processes=100, scratch_bytes=8 << 20, work_bytes=16 << 20)
+
+
+def missing(what: str) -> NoReturn:
+    """Skip; where Docker is required, fail."""
+    if os.environ.get("ROCKNROLL_REQUIRE_DOCKER"):
+        pytest.fail(f"ROCKNROLL_REQUIRE_DOCKER is set, but {what}")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[docker.APIClient]:
+    """The daemon, with the base image there."""
+    try:
+        client = connect(os.environ.get("DOCKER_HOST") or DEFAULT_URL)
+    except RuntimeUnavailable as error:
+        missing(str(error))
+    try:
+        client.inspect_image(BASE)
+    except NotFound:
+        missing(f"there is no image {BASE}; .ci/docker-base makes it")
+    yield client
+    client.close()
+
+
+@dataclass
+class Opened:
+    """A started instance and a connection to its agent."""
+
+    instance: DockerInstance
+    channel: Channel
+
+    async def sh(self, command: str, timeout_s: float = 60.0, stdin: bytes = b"") -> tuple[int, str]:
+        """(exit code, output and error output)"""
+        fields = {"token": 1, "argv": ["/bin/sh", "-c", command], "timeout_s": timeout_s}
+        header, body = await self.channel.request("exec", fields, stdin)
+        return int(header["exit_code"]), body.decode(errors="replace").strip()
+
+
+@pytest.fixture
+def fleet_id() -> str:
+    return "t" + secrets.token_hex(6)
+
+
+@pytest.fixture
+def host_folder() -> Iterator[Path]:
+    """Where the fleet's folder goes; pytest's own have paths too long for sockets."""
+    path = Path(tempfile.mkdtemp(prefix="t-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def left(client: docker.APIClient, host_folder: Path) -> Callable[[str], list[str]]:
+    """What exists of a fleet: names of containers and of folders."""
+
+    def look(fleet_id: str) -> list[str]:
+        found = client.containers(all=True, filters={"label": f"{FLEET}={fleet_id}"})
+        return [each["Names"][0] for each in found] + [str(path) for path in host_folder.glob(f"rock-*-{fleet_id}")]
+
+    return look
+
+
+@pytest_asyncio.fixture
+async def runtime(
+    client: docker.APIClient, fleet_id: str, host_folder: Path, left: Callable[[str], list[str]]
+) -> AsyncIterator[DockerRuntime]:
+    """Every test ends with nothing of its fleet left."""
+    runtime = DockerRuntime(fleet_id, host_folder)
+    yield runtime
+    await runtime.close()
+    assert left(fleet_id) == []
+
+
+@pytest.fixture
+def spec() -> Callable[..., SandboxSpec]:
+    """Specifications on the base image, with small limits."""
+
+    def make(**fields: Any) -> SandboxSpec:
+        return SandboxSpec(**{"image": BASE, "resources": SMALL, "start_timeout_s": START_TIMEOUT_S, **fields})
+
+    return make
+
+
+@asynccontextmanager
+async def opened(runtime: DockerRuntime, spec: SandboxSpec, instance_id: str = "box-0.1") -> AsyncIterator[Opened]:
+    """Start one and say hello; it is killed at the end."""
+    instance = await runtime.start(spec, instance_id, 0)
+    try:
+        channel = await Channel.connect(instance.socket_path, instance.secret, START_TIMEOUT_S)
+        yield Opened(instance, channel)
+        channel.close()
+    finally:
+        await instance.kill()
+
+
+@pytest.fixture
+def open_box(runtime: DockerRuntime) -> Callable[..., Any]:
+    """`async with open_box(spec) as box`."""
+    return lambda spec, instance_id="box-0.1": opened(runtime, spec, instance_id)
