@@ -25,6 +25,8 @@ REMOVAL_PATIENCE_S = 30.0
 REMOVAL_PAUSE_S = 0.2
 EXIT_PATIENCE_S = 2.0
 """The daemon learns of an exit a little later than the kernel."""
+DYING_PATIENCE_S = 1.0
+"""A first process is gone only after all others: a little later than its socket."""
 
 
 class DockerInstance:
@@ -96,6 +98,7 @@ class DockerInstance:
 
     async def autopsy(self) -> str:
         try:
+            await asyncio.wait([self._gone], timeout=DYING_PATIENCE_S)
             return self._account(await self._state_at_rest())
         except SandboxError as error:
             return f"the container cannot be asked: {error}"
