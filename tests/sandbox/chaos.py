@@ -15,6 +15,7 @@ from typing import Any
 
 from rocknroll.sandbox.client import AsyncClient, AsyncLease
 from rocknroll.sandbox.errors import LeaseLost, LeaseTimeout, SandboxError, ServiceUnreachable, StaleToken
+from rocknroll.sandbox.leased import ExecResult
 
 TTL_S = 8.0
 RETRY_S = 0.1
@@ -65,8 +66,7 @@ class Holder:
 
     async def _hold(self, lease: AsyncLease) -> None:
         for _ in range(self._rng.randint(2, 6)):
-            command = f"echo {lease.token} >> tokens; cat tokens"
-            done = await self._insist(lease, lambda held: held.exec(command, timeout_s=20.0))
+            done = await self._exec(lease, f"echo {lease.token} >> tokens; cat tokens")
             tokens = [int(token) for token in done.stdout.split()]
             # The sandbox is reused, so the file tells who wrote before, and in which order.
             if tokens != sorted(tokens) or lease.token not in tokens:
@@ -78,9 +78,13 @@ class Holder:
     async def _attack(self, lease: AsyncLease) -> None:
         name, command = self._rng.choice([("memory", MEMORY_BOMB), ("disk", DISK_FILL)])
         self._account.attacks[name] += 1
-        done = await self._insist(lease, lambda held: held.exec(command, timeout_s=30.0))
+        done = await self._exec(lease, command)
         if done.exit_code == 0:
             self._account.violations.append(f"{lease.id}: the {name} attack was not stopped")
+
+    async def _exec(self, lease: AsyncLease, command: str) -> ExecResult:
+        done: ExecResult = await self._insist(lease, lambda held: held.exec(command, timeout_s=30.0))
+        return done
 
     async def _insist(self, lease: AsyncLease, do: Callable[[AsyncLease], Awaitable[Any]]) -> Any:
         """Do it, waiting for a manager that is away; what is done twice then does no harm.
