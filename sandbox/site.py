@@ -15,7 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rocknroll.sandbox.errors import AmbiguousId, FleetExhausted, LeaseLost, NotFound, StoreFailed
+from rocknroll.sandbox.errors import (
+    AmbiguousId,
+    FleetExhausted,
+    LeaseLost,
+    NotFound,
+    SandboxLost,
+    SpecInvalid,
+    StoreFailed,
+)
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.fleetfile import FleetFile, PoolConfig
 from rocknroll.sandbox.leased import LeasedSandbox
@@ -244,6 +252,22 @@ class Site:
         fleet, row = self._find(sandbox_id)
         fleet.restart(row["id"])
         return str(row["id"])
+
+    async def commit(self, sandbox_id: str, tag: str) -> str:
+        """Snapshot a sandbox into a Docker image, for pools that start warm; returns the image's id.
+
+        Raises:
+            NotFound: there is no such sandbox. SandboxLost: nothing runs there now.
+            SpecInvalid: its runtime has no images, or its root is not writable.
+        """
+        fleet, row = self._find(sandbox_id)
+        commit = getattr(fleet.runtime, "commit", None)
+        if commit is None:
+            raise SpecInvalid(f"{row['id']} is a sandbox of the {fleet.runtime.name} runtime, which has no images")
+        instance = fleet.instance(row["id"])
+        if instance is None:
+            raise SandboxLost(f"{row['id']} is {row['state']}: there is nothing to keep")
+        return str(await commit(instance, tag))
 
     def scale(self, pool: str, size: int, ready: int | None = None) -> None:
         """Another size; sandboxes that are too many go when nobody holds them.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -68,6 +70,19 @@ class StateFolder:
     @property
     def _lock(self) -> Path:
         return self.path / "lock"
+
+    def last_fleet(self) -> dict[str, Any]:
+        """What `fleet` holds; empty when no manager ever wrote one here."""
+        try:
+            found = json.loads(self.fleet.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def service(self) -> Path:
+        """The socket of the fleet that was started last."""
+        named = self.last_fleet().get("listen", {}).get("unix")
+        return Path(named) if named else self.socket
 
     def prepare(self) -> None:
         """Make the folder and see that it can be written.

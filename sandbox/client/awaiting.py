@@ -65,6 +65,10 @@ class AsyncClient:
     async def restart(self, sandbox_id: str) -> str:
         return await self._send(calls.restart(sandbox_id))
 
+    async def commit(self, sandbox_id: str, tag: str) -> str:
+        """See `Client.commit`."""
+        return await self._send(calls.commit(sandbox_id, tag))
+
     async def scale(self, pool: str, size: int, ready: int | None = None) -> Json:
         return await self._send(calls.scale(pool, size, ready))
 

@@ -82,6 +82,14 @@ class Client:
         """A fresh instance, out of quarantine if need be; returns the whole id."""
         return self._send(calls.restart(sandbox_id))
 
+    def commit(self, sandbox_id: str, tag: str) -> str:
+        """Snapshot a Docker sandbox that has `writable_root` into an image; returns the image's id.
+
+        Raises:
+            SpecInvalid: there is nothing of it that an image could keep.
+        """
+        return self._send(calls.commit(sandbox_id, tag))
+
     def scale(self, pool: str, size: int, ready: int | None = None) -> Json:
         """Another size; returns the pool."""
         return self._send(calls.scale(pool, size, ready))

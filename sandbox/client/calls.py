@@ -17,6 +17,7 @@ from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S, ExecResult, 
 
 ResultT = TypeVar("ResultT")
 Json = dict[str, Any]
+COMMIT_S = 600.0
 QUICK_S = 30.0
 """For requests that wait for nothing."""
 
@@ -97,6 +98,11 @@ def describe(sandbox_id: str) -> Call[Json]:
 
 def restart(sandbox_id: str) -> Call[str]:
     return Call("POST", f"/v1/sandboxes/{_part(sandbox_id)}/restart", lambda answer: str(answer["id"]))
+
+
+def commit(sandbox_id: str, tag: str) -> Call[str]:
+    path = f"/v1/sandboxes/{_part(sandbox_id)}/commit"
+    return Call("POST", path, lambda answer: str(answer["image"]), json={"tag": tag}, timeout_s=COMMIT_S)
 
 
 def scale(pool: str, size: int, ready: int | None) -> Call[Json]:

@@ -42,7 +42,7 @@ class Address:
     """Where the service is, and the words for when it is not there."""
 
     def __init__(self, address: str | Path | None, token: str | None) -> None:
-        given = StateFolder(default_folder()).socket if address is None else address
+        given = StateFolder(default_folder()).service() if address is None else address
         self.url = str(given) if str(given).startswith(("http://", "https://")) else ""
         try:
             httpx.URL(self.url)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Base64Bytes, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from rocknroll.sandbox.spec import Model
 
@@ -95,7 +95,13 @@ class LeaseRef(Model):
     deadline: float
 
 
-class SandboxRow(Model):
+class Row(BaseModel):
+    """What the fleet says of something; it may come to say more."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class SandboxRow(Row):
     """One sandbox, as `rock ps` shows it."""
 
     id: str
@@ -134,7 +140,7 @@ class SandboxDescription(SandboxRow):
     events: list[EventAnswer]
 
 
-class PoolRow(Model):
+class PoolRow(Row):
     name: str
     runtime: str
     image: str | None
@@ -151,6 +157,17 @@ class PoolRow(Model):
 
 class PoolList(Model):
     pools: list[PoolRow]
+
+
+class CommitWish(Model):
+    tag: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")
+    """Name of the image."""
+
+
+class Committed(Model):
+    image: str
+    """The image's id."""
+    tag: str
 
 
 class Restarted(Model):

@@ -74,6 +74,12 @@ async def restart(site: SiteHere, sandbox: str) -> bodies.Restarted:
     return bodies.Restarted(id=site.restart(sandbox))
 
 
+@operate_routes.post("/v1/sandboxes/{sandbox}/commit")
+async def commit(site: SiteHere, sandbox: str, wish: bodies.CommitWish) -> bodies.Committed:
+    """Snapshot a sandbox with `writable_root` into a Docker image, from which others start warm."""
+    return bodies.Committed(image=await site.commit(sandbox, wish.tag), tag=wish.tag)
+
+
 @operate_routes.patch("/v1/pools/{pool}")
 async def scale(site: SiteHere, pool: str, wish: bodies.Scale) -> bodies.PoolRow:
     """Another size; sandboxes that are too many go when nobody holds them."""

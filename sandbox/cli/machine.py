@@ -1,0 +1,63 @@
+"""`rock doctor`, `bench` and `completion`: this machine and this shell."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rocknroll.sandbox.cli.boundary import DebugOption
+from rocknroll.sandbox.cli.output import JsonOption, print_json
+
+SHELLS = ("bash", "zsh", "fish")
+RuntimeOption = Annotated[str, typer.Option("--runtime", help="Which runtime: process.")]
+
+
+def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Say what sandboxes get on this machine, what is missing, and the one command that adds it."""
+    import asyncio
+
+    from rocknroll.sandbox.doctor import examine
+
+    report = asyncio.run(examine())
+    if as_json:
+        print_json(report)
+        return
+    for check in report["checks"]:
+        print(f"{'ok' if check['ok'] else '!!'}  {check['name']}: {check['found']}")
+        if check["remedy"]:
+            print(f"      {check['remedy']}")
+
+
+def bench(
+    runtime: RuntimeOption = "process",
+    quick: Annotated[bool, typer.Option("--quick", help="A few samples only.")] = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Time starts, leases, commands, pings, files and recovery, in milliseconds."""
+    import asyncio
+
+    from rocknroll.sandbox.bench import measure
+
+    if runtime != "process":
+        raise typer.BadParameter(f"there is no runtime {runtime!r} here; try process", param_hint="--runtime")
+    result = asyncio.run(measure(quick))
+    if as_json:
+        print_json(result)
+        return
+    print(f"{'':14}{'p50 ms':>10}{'p95 ms':>10}{'samples':>10}")
+    for name, figure in result["figures"].items():
+        print(f"{name:14}{figure['p50']:10.2f}{figure['p95']:10.2f}{figure['samples']:10d}")
+
+
+def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+    """Print the completion script of a shell.
+
+    Example: `rock completion bash >> ~/.bashrc`
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    if shell not in SHELLS:
+        raise typer.BadParameter(f"{shell!r} is none of {', '.join(SHELLS)}", param_hint="SHELL")
+    print(get_completion_script(prog_name="rock", complete_var="_ROCK_COMPLETE", shell=shell))
