@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -54,11 +54,11 @@ def bench(
     """Time starts, leases, commands, pings, files and recovery, in milliseconds."""
     import asyncio
 
-    from rocknroll.sandbox.bench import measure
+    from rocknroll.sandbox.bench import RuntimeName, measure
 
-    if runtime != "process":
-        raise typer.BadParameter(f"there is no runtime {runtime!r} here; try process", param_hint="--runtime")
-    result = asyncio.run(measure(quick))
+    if runtime not in ("process", "docker"):
+        raise typer.BadParameter(f"there is no runtime {runtime!r}; try process or docker", param_hint="--runtime")
+    result = asyncio.run(measure(cast(RuntimeName, runtime), quick))
     if as_json:
         print_json(result)
         return
