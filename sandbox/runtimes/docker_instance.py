@@ -46,8 +46,13 @@ class DockerInstance:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        folder = str(self.folder.root)
-        return {"name": self.name, "instance": self.instance_id, "folder": folder, "secret": self.secret}
+        return {
+            "runtime": "docker",
+            "name": self.name,
+            "instance": self.instance_id,
+            "folder": str(self.folder.root),
+            "secret": self.secret,
+        }
 
     async def watch(self, pid: int) -> None:
         """Look after the container whose first process was `pid` a moment ago."""
