@@ -20,8 +20,7 @@ from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.raw import Raw, RawDocker, RawProcess
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
-from rocknroll.sandbox.runtimes.docker_image import DEFAULT_TAG as DEFAULT_IMAGE
-from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
+from rocknroll.sandbox.spec import DEFAULT_IMAGE, RestartPolicy, SandboxSpec
 
 RuntimeName = Literal["process", "docker"]
 Once = Callable[[], Awaitable[float | None]]

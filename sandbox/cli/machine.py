@@ -31,9 +31,7 @@ def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
 
 def bench(
     runtime: RuntimeOption = "process",
-    image: Annotated[
-        str, typer.Option("--image", help="Image for docker; default: what `rock image build` makes.")
-    ] = "",
+    image: Annotated[str, typer.Option("--image", help="Docker's image; default: what `rock image build` makes.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A few samples only.")] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -44,7 +42,8 @@ def bench(
     """
     import asyncio
 
-    from rocknroll.sandbox.bench import DEFAULT_IMAGE, measure
+    from rocknroll.sandbox.bench import measure
+    from rocknroll.sandbox.spec import DEFAULT_IMAGE
 
     if runtime not in ("process", "docker"):
         raise typer.BadParameter(f"there is no runtime {runtime!r}; try process or docker", param_hint="--runtime")
