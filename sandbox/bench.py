@@ -1,6 +1,7 @@
 """How fast sandboxes are on this machine: the measurements behind `rock bench`.
 
-Every figure is a list of single timings by the wall clock; on a busy machine compare ratios, not figures.
+Every figure is a list of single timings by the wall clock. What is compared is timed in turns, so
+that a busy machine treats both sides alike; there compare ratios, not figures.
 """
 
 from __future__ import annotations
@@ -8,58 +9,129 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rocknroll.sandbox.channel import Channel
+from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.sandbox.fleet import Fleet
-from rocknroll.sandbox.runtimes.process import ProcessRuntime
-from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
+from rocknroll.sandbox.raw import Raw, RawDocker, RawProcess
+from rocknroll.sandbox.runtimes.base import Instance, Runtime
+from rocknroll.sandbox.spec import DEFAULT_IMAGE, RestartPolicy, SandboxSpec
 
+RuntimeName = Literal["process", "docker"]
+Once = Callable[[], Awaitable[float | None]]
+"""Does the thing once; returns the ms it took when not all of the call counts."""
 MIB = bytes(1 << 20)
 SAMPLES = {
     "start_cold": (40, 5),
     "lease_warm": (300, 20),
     "exec": (300, 20),
+    "session": (300, 20),
     "ping": (2000, 100),
     "file_1mib": (40, 5),
     "recovery": (40, 5),
+    "raw_run": (40, 5),
+    "raw_exec": (60, 10),
     "raw_spawn": (300, 20),
 }
 """How many timings: (thorough, quick)."""
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 POLL_S = 0.0005
 
 
-async def measure(quick: bool) -> dict[str, Any]:
-    """`figures` by name (p50 and p95 in ms, samples), `ratios`, `machine`.
+class _Bench:
+    """Timings by name, in ms."""
+
+    def __init__(self, quick: bool) -> None:
+        self.timings: dict[str, list[float]] = {}
+        self._quick = quick
+
+    async def turns(self, **things: Once) -> None:
+        """Time each as often as its name says, in turns, after one go that does not count."""
+        for once in things.values():
+            await once()
+        left = {name: SAMPLES[name][self._quick] for name in things}
+        rounds = min(left.values())
+        while any(left.values()):
+            for name, once in things.items():
+                share = -(-SAMPLES[name][self._quick] // rounds)
+                for _ in range(min(share, left[name])):
+                    await self._time(name, once)
+                    left[name] -= 1
+
+    async def _time(self, name: str, once: Once) -> None:
+        began_s = time.perf_counter()
+        took_ms = await once()
+        passed_ms = (time.perf_counter() - began_s) * 1e3
+        self.timings.setdefault(name, []).append(passed_ms if took_ms is None else took_ms)
+
+
+async def measure(runtime: RuntimeName, quick: bool, image: str = DEFAULT_IMAGE) -> dict[str, Any]:
+    """`figures` by name (p50 and p95 in ms, samples), `ratios` (ours over raw, of p50), `machine`.
 
     Raises:
+        RuntimeUnavailable, ImageNotFound: the runtime does not work here, or there is no such image.
         SandboxError: a sandbox could not be started or was lost.
     """
-    spec = SandboxSpec(name="bench", reuse="reset", restart=RestartPolicy(backoff_s=0, limit=1000))
-    runtime = ProcessRuntime()
-    timings: dict[str, list[float]] = {}
+    spec = SandboxSpec(
+        name="bench", image=image if runtime == "docker" else "", restart=RestartPolicy(backoff_s=0, limit=1000)
+    )
+    made, raw = _opened(runtime, spec)
+    bench = _Bench(quick)
+    try:
+        isolation = (await made.isolation()).level
+        await raw.open()
+        await _measure_fleet(bench, spec, made, raw)
+        starts: dict[str, Once] = {"start_cold": lambda: _start(made, spec)}
+        await bench.turns(**starts, **raw.starts())
+    finally:
+        await raw.close()
+        await made.close()
+    figures = {name: _figure(bench.timings[name]) for name in SAMPLES if name in bench.timings}
+    pairs = {"exec_over_raw": ("exec", raw.exec_name), "start_over_raw": ("start_cold", "raw_run")}
+    return {
+        "name": "rock bench",
+        "runtime": runtime,
+        "figures": figures,
+        "ratios": {
+            name: round(figures[ours]["p50"] / figures[theirs]["p50"], 4)
+            for name, (ours, theirs) in pairs.items()
+            if theirs in figures
+        },
+        "machine": {"cores": len(os.sched_getaffinity(0)), "kernel": platform.release(), "isolation": isolation},
+    }
 
-    async def time_many(name: str, once: Callable[[], Awaitable[object]]) -> None:
-        await once()
-        timings[name] = []
-        for _ in range(SAMPLES[name][quick]):
-            began_s = time.perf_counter()
-            await once()
-            timings[name].append((time.perf_counter() - began_s) * 1e3)
 
-    async with Fleet(spec, size=1, runtime=runtime) as fleet:
+def _opened(runtime: RuntimeName, spec: SandboxSpec) -> tuple[Runtime, Raw]:
+    if runtime == "process":
+        from rocknroll.sandbox.runtimes.process import ProcessRuntime
+
+        return ProcessRuntime(), RawProcess()
+    if runtime == "docker":
+        from rocknroll.sandbox.runtimes.docker import DockerRuntime  # its library takes a moment to import
+
+        return DockerRuntime("bench-" + secrets.token_hex(4)), RawDocker(spec)
+    raise SpecInvalid(f"there is no runtime {runtime!r}; process and docker are possible")
+
+
+async def _measure_fleet(bench: _Bench, spec: SandboxSpec, runtime: Runtime, raw: Raw) -> None:
+    """What a holder does, then leases and recovery. Released sandboxes stay as they are: their restart is no lease."""
+    kept = spec.model_copy(update={"reuse": "reset"})
+    async with Fleet(kept, size=1, runtime=runtime, owns_runtime=False) as fleet:
         sandbox = await fleet.lease("bench", timeout_s=READY_TIMEOUT_S)
-        await time_many("ping", lambda: sandbox.request("fence", {}))
-        await time_many("exec", lambda: sandbox.exec(["true"]))
-        await time_many("file_1mib", lambda: sandbox.write("file", MIB))
-        await time_many("raw_spawn", _spawn)
-        await sandbox.release()
+
+        async def execute() -> None:
+            (await sandbox.exec(["true"])).check()
+
+        async def ping() -> None:
+            await sandbox.request("fence", {})
+
+        async def transfer() -> None:
+            await sandbox.write("file", MIB)
 
         async def lease() -> None:
             await (await fleet.lease("bench", timeout_s=READY_TIMEOUT_S)).release()
@@ -70,33 +142,23 @@ async def measure(quick: bool) -> dict[str, Any]:
             while fleet.metrics()["started"] == starts:
                 await asyncio.sleep(POLL_S)
 
-        await time_many("lease_warm", lease)
-        await time_many("recovery", recover)
-        timings["start_cold"] = [await _start(runtime, spec) for _ in range(SAMPLES["start_cold"][quick])]
-        isolation = (await runtime.isolation()).level
-    figures = {name: _figure(timings[name]) for name in SAMPLES}
-    return {
-        "name": "rock bench",
-        "runtime": "process",
-        "figures": figures,
-        "ratios": {"exec_over_raw": figures["exec"]["p50"] / figures["raw_spawn"]["p50"]},
-        "machine": {"cores": len(os.sched_getaffinity(0)), "kernel": platform.release(), "isolation": isolation},
-    }
+        await bench.turns(exec=execute, **raw.commands())
+        await bench.turns(ping=ping, file_1mib=transfer)
+        await sandbox.release()
+        await bench.turns(lease_warm=lease)
+        await bench.turns(recovery=recover)
 
 
-async def _spawn() -> None:
-    """What a command costs without any sandbox."""
-    await asyncio.to_thread(subprocess.run, ["true"], check=True, capture_output=True)
-
-
-async def _start(runtime: ProcessRuntime, spec: SandboxSpec) -> float:
+async def _start(runtime: Runtime, spec: SandboxSpec) -> float:
     """A start without a fleet, until the agent's first answer, in ms."""
     began_s = time.perf_counter()
-    instance = await runtime.start(spec, "bench-cold", floor=0)
-    channel = await Channel.connect(Path(instance.socket_path), instance.secret, READY_TIMEOUT_S)
-    took_ms = (time.perf_counter() - began_s) * 1e3
-    channel.close()
-    await instance.kill()
+    instance: Instance = await runtime.start(spec, "bench-cold", floor=0)
+    try:
+        channel = await Channel.connect(instance.socket_path, instance.secret, READY_TIMEOUT_S)
+        took_ms = (time.perf_counter() - began_s) * 1e3
+        channel.close()
+    finally:
+        await instance.kill()
     return took_ms
 
 

@@ -114,6 +114,12 @@ class LeaseTimeout(SandboxError):
     kind = "lease_timeout"
 
 
+class GroupFailed(SandboxError):
+    """Fewer members of a redundant group finished than were wanted; the text says how many, and why no more."""
+
+    kind = "group_failed"
+
+
 class ExecFailed(SandboxError):
     """A command ended with a non-zero exit code (raised by `ExecResult.check` only)."""
 

@@ -29,9 +29,10 @@ def build(
 ) -> None:
     """Build the image that sandboxes start from."""
     from rocknroll.sandbox.leftovers import ask_docker
-    from rocknroll.sandbox.runtimes.docker_image import DEFAULT_BASE, DEFAULT_TAG, build_image
+    from rocknroll.sandbox.runtimes.docker_image import DEFAULT_BASE, build_image
+    from rocknroll.sandbox.spec import DEFAULT_IMAGE
 
-    tag, base = tag or DEFAULT_TAG, base or DEFAULT_BASE
+    tag, base = tag or DEFAULT_IMAGE, base or DEFAULT_BASE
     if dry_run:
         print(f"would build {tag} upon {base}")
         return

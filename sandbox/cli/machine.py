@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -10,7 +10,7 @@ from rocknroll.sandbox.cli.boundary import DebugOption
 from rocknroll.sandbox.cli.output import JsonOption, print_json
 
 SHELLS = ("bash", "zsh", "fish")
-RuntimeOption = Annotated[str, typer.Option("--runtime", help="Which runtime: process.")]
+RuntimeOption = Annotated[str, typer.Option("--runtime", help="Which runtime: process or docker.")]
 
 
 def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
@@ -31,18 +31,23 @@ def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
 
 def bench(
     runtime: RuntimeOption = "process",
+    image: Annotated[str, typer.Option("--image", help="Docker's image; default: what `rock image build` makes.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A few samples only.")] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Time starts, leases, commands, pings, files and recovery, in milliseconds."""
+    """Time starts, leases, commands, pings, files and recovery, in milliseconds; docker beside raw Docker.
+
+    Example: `rock bench --runtime docker --quick --json`
+    """
     import asyncio
 
     from rocknroll.sandbox.bench import measure
+    from rocknroll.sandbox.spec import DEFAULT_IMAGE
 
-    if runtime != "process":
-        raise typer.BadParameter(f"there is no runtime {runtime!r} here; try process", param_hint="--runtime")
-    result = asyncio.run(measure(quick))
+    if runtime not in ("process", "docker"):
+        raise typer.BadParameter(f"there is no runtime {runtime!r}; try process or docker", param_hint="--runtime")
+    result = asyncio.run(measure(cast(Literal["process", "docker"], runtime), quick, image or DEFAULT_IMAGE))
     if as_json:
         print_json(result)
         return

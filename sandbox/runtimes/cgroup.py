@@ -185,6 +185,13 @@ def out_of_memory(groups: Groups) -> int:
     return 0
 
 
+def memory_bytes(groups: Groups) -> int:
+    """What it uses now, the files in its memory-backed folders and the kernel's own share included."""
+    version_1 = groups["memory"] + "/memory.usage_in_bytes"
+    with open(version_1 if os.path.exists(version_1) else groups["memory"] + "/memory.current") as file:
+        return int(file.read())
+
+
 def processes(groups: Groups) -> list[int]:
     """Who is in it."""
     found = set()

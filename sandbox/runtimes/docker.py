@@ -210,6 +210,8 @@ class DockerRuntime:
         return await self._daemon.call(work)
 
     async def adopt(self, spec: SandboxSpec, record: Mapping[str, Any]) -> DockerInstance | None:
+        if record.get("runtime") != self.name:
+            return None
         self._used = True
         folder = InstanceFolder(Path(str(record["folder"])))
         name, instance_id, secret = (str(record[key]) for key in ("name", "instance", "secret"))

@@ -69,11 +69,12 @@ def main() -> None:
         unpack(sys.argv[5], sys.argv[6], user)
     sys.argv = [program, config]
     if os.path.isdir(program):
-        sys.path.insert(0, program)
         program = os.path.join(program, "__main__.py")
     with open(program, "rb") as file:
         code = compile(file.read(), program, "exec", dont_inherit=True)
-    exec(code, sys.modules["__main__"].__dict__)
+    namespace = sys.modules["__main__"].__dict__
+    namespace["__file__"] = program
+    exec(code, namespace)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,16 @@ CALL_TIMEOUT_S = 60
 Result = TypeVar("Result")
 
 
+def default_url() -> str:
+    """`$DOCKER_HOST`, else Docker's default socket."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_URL
+
+
 class Daemon:
     """One daemon of this machine. Connects on first use; safe to call from many tasks."""
 
     def __init__(self, base_url: str | None = None) -> None:
-        self.url = base_url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
+        self.url = base_url or default_url()
         self._client: docker.APIClient | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rock-docker")
 

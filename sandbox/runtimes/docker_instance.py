@@ -14,6 +14,7 @@ from docker.errors import APIError, NotFound
 
 from rocknroll.sandbox import owner as processes
 from rocknroll.sandbox.errors import RuntimeUnavailable, SandboxError, StartFailed
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.runtimes.docker_boot import REFUSED
 from rocknroll.sandbox.runtimes.docker_daemon import Daemon
 from rocknroll.sandbox.runtimes.docker_folder import InstanceFolder
@@ -25,6 +26,8 @@ REMOVAL_PATIENCE_S = 30.0
 REMOVAL_PAUSE_S = 0.2
 EXIT_PATIENCE_S = 2.0
 """The daemon learns of an exit a little later than the kernel."""
+DYING_PATIENCE_S = 1.0
+"""A first process is gone only after all others: a little later than its socket."""
 
 
 class DockerInstance:
@@ -32,6 +35,7 @@ class DockerInstance:
 
     def __init__(self, daemon: Daemon, name: str, instance_id: str, folder: InstanceFolder, secret: str) -> None:
         self.name, self.instance_id, self.folder, self.secret = name, instance_id, folder, secret
+        self.node = this_node()
         self.socket_path: Path = folder.socket
         self.pid = 0
         self.python: tuple[str, ...] = PYTHON
@@ -42,8 +46,13 @@ class DockerInstance:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        folder = str(self.folder.root)
-        return {"name": self.name, "instance": self.instance_id, "folder": folder, "secret": self.secret}
+        return {
+            "runtime": "docker",
+            "name": self.name,
+            "instance": self.instance_id,
+            "folder": str(self.folder.root),
+            "secret": self.secret,
+        }
 
     async def watch(self, pid: int) -> None:
         """Look after the container whose first process was `pid` a moment ago."""
@@ -96,6 +105,7 @@ class DockerInstance:
 
     async def autopsy(self) -> str:
         try:
+            await asyncio.wait([self._gone], timeout=DYING_PATIENCE_S)
             return self._account(await self._state_at_rest())
         except SandboxError as error:
             return f"the container cannot be asked: {error}"

@@ -68,9 +68,12 @@ class Grants:
             if namespaces.read_text().strip() == "0":
                 return "sudo sysctl user.max_user_namespaces=10000"
             return "sudo apt-get install bubblewrap"
-        if self.places_refused and os.getuid():
-            return "systemd-run --user --scope -p Delegate=yes COMMAND"
-        return ""
+        return self.places_remedy
+
+    @property
+    def places_remedy(self) -> str:
+        """What gives control groups to a user who has none."""
+        return "systemd-run --user --scope -p Delegate=yes COMMAND" if self.places_refused and os.getuid() else ""
 
 
 def bubblewrap_works(bubblewrap: str) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 from rocknroll.sandbox.channel import check_socket_path
 from rocknroll.sandbox.errors import RuntimeUnavailable, SpecInvalid, StartFailed
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.runtimes import job
 from rocknroll.sandbox.runtimes.base import Isolation
 from rocknroll.sandbox.runtimes.forklink import End, ForkLink, clean, new_secret
@@ -40,6 +41,7 @@ class ProcessInstance:
     """One sandbox, as the fleet sees it (see `base.Instance`)."""
 
     def __init__(self, link: ForkLink, folder: Path, instance_id: str, secret: str, fleet: str) -> None:
+        self.node = this_node()
         self.socket_path = folder / "agent.sock"
         self.secret = secret
         self.python: tuple[str, ...] = (sys.executable,)

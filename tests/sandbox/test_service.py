@@ -141,7 +141,7 @@ async def test_a_pool_that_can_never_start_is_unavailable(folder: Path) -> None:
 
 async def test_only_what_nobody_foresaw_is_an_internal_error() -> None:
     internal = {kind for kind, cls in errors.KINDS.items() if status_of(cls("x")) == 500}
-    never_sent = {"state_locked", "address_unavailable", "service_unreachable"}
+    never_sent = {"group_failed", "state_locked", "address_unavailable", "service_unreachable"}
     assert internal - never_sent == {"sandbox_error", "service_failed"}
 
 

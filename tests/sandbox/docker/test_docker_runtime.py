@@ -253,3 +253,8 @@ async def test_a_writable_root_can_be_snapshot_into_an_image(
         client.remove_container(inside)
     finally:
         client.remove_image(tag, force=True)
+
+
+async def test_a_network_is_there_only_when_asked_for(open_box: OpenBox, spec: MakeSpec) -> None:
+    async with open_box(spec(network="bridge")) as box:
+        assert await box.sh("ls /sys/class/net") == (0, "eth0\nlo")
