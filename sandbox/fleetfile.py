@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from rocknroll.sandbox import strict_yaml
 from rocknroll.sandbox.config_errors import Schema, explain, kind
 from rocknroll.sandbox.errors import SpecInvalid
-from rocknroll.sandbox.spec import Model, SandboxSpec
+from rocknroll.sandbox.spec import DEFAULT_IMAGE, Model, SandboxSpec
 
 DEFAULT_POOL = "default"
 DEFAULT_SIZE = 4
@@ -42,7 +42,9 @@ class PoolConfig(SandboxSpec):
         if self.ready is not None and self.ready > self.size:
             raise ValueError(f"`ready` is {self.ready}, more than the {self.size} sandboxes of `size`")
         if self.runtime == "docker" and not self.image:
-            raise ValueError("the docker runtime needs an `image`, such as the one that `rock image build` makes")
+            raise ValueError(
+                f"the docker runtime needs an `image`, such as `{DEFAULT_IMAGE}`, which `rock image build` makes"
+            )
         if self.runtime == "process" and self.image:
             raise ValueError("the process runtime has no `image`; set `runtime: docker` or take `image` out")
         if self.runtime == "process" and self.network == "bridge":
