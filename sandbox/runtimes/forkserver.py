@@ -9,7 +9,6 @@ removes the folder, and ends. Sandboxes die with it in turn (PR_SET_PDEATHSIG). 
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib
 import importlib.util
@@ -32,8 +31,10 @@ STRAY_PAUSE_S = 0.002
 
 
 def load(name: str, path: str) -> ModuleType:
-    """A module of this package by its file: nothing of the package is imported for it."""
-    found = importlib.util.spec_from_file_location(name, path)
+    """A module of this package by its file, a folder by its path: nothing of the package is imported for it."""
+    inside = [path] if os.path.isdir(path) else None
+    file = os.path.join(path, "__init__.py") if inside else path
+    found = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
     if found is None or found.loader is None:
         raise ImportError(f"cannot load {path}")
     module = importlib.util.module_from_spec(found)
@@ -43,7 +44,8 @@ def load(name: str, path: str) -> ModuleType:
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-agent = load("rocknroll_agent", os.path.join(os.path.dirname(_HERE), "agent.py"))
+load("rocknroll_agent", os.path.join(os.path.dirname(_HERE), "agent"))
+agent = importlib.import_module("rocknroll_agent.server")
 jail = load("rocknroll_jail", os.path.join(_HERE, "jail.py"))
 
 
@@ -89,7 +91,7 @@ def run_sandbox(job: dict[str, Any], listener: socket.socket) -> None:
     else:
         jail.forbid_new_privileges()
     os.chdir(job["workdir"])
-    asyncio.run(agent.serve(listener, job["agent"]))
+    agent.serve(listener, job["agent"])
 
 
 def bubblewrap(job: dict[str, Any], listener: socket.socket) -> None:

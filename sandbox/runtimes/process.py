@@ -298,7 +298,7 @@ class ProcessRuntime:
                     part for place in {path, os.path.realpath(path)} for part in ("--ro-bind-try", place, place)
                 ]
         command += ["--bind", str(workdir), str(workdir), "--chdir", str(workdir)]
-        return [*command, "--", sys.executable, "-I", "-S", str(_SANDBOX / "agent.py")]
+        return [*command, "--", sys.executable, "-I", "-S", str(_SANDBOX / "agent")]
 
     async def _server(self, spec: SandboxSpec) -> _ForkServer:
         """The forkserver for this kind of sandbox, started on first use and again if it died."""
