@@ -209,6 +209,17 @@ async def test_a_kernel_that_refuses_a_group_fails_the_start_and_leaves_nothing(
     await runtime.close()
 
 
+async def test_no_place_for_files_and_no_interpreter_are_errors_that_say_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeUnavailable, match=r"need a folder under .*nowhere"):
+        await ProcessRuntime(folder=folder / "nowhere").isolation()
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    with pytest.raises(RuntimeUnavailable, match="cannot be started with"):
+        await ProcessRuntime(folder=folder).isolation()
+    assert list(folder.iterdir()) == []
+
+
 def tree(root: Path, files: dict[str, str]) -> str:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
