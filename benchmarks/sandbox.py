@@ -13,8 +13,9 @@ import asyncio
 import sys
 from typing import Any
 
-from rocknroll.sandbox.bench import DEFAULT_IMAGE, RuntimeName, measure
+from rocknroll.sandbox.bench import RuntimeName, measure
 from rocknroll.sandbox.errors import ImageNotFound, RuntimeUnavailable
+from rocknroll.sandbox.spec import DEFAULT_IMAGE
 
 RUNTIMES: tuple[RuntimeName, ...] = ("process", "docker")
 

@@ -681,7 +681,7 @@ def main() -> None:
         config = json.loads(file.read())
     if not source.isdigit():
         os.unlink(source)
-        forbid_inspection()
+    forbid_inspection()
     if "listener" in config:
         listener = socket.socket(fileno=int(config["listener"]))
     else:

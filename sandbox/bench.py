@@ -20,12 +20,11 @@ from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.raw import Raw, RawDocker, RawProcess
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
-from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
+from rocknroll.sandbox.spec import DEFAULT_IMAGE, RestartPolicy, SandboxSpec
 
 RuntimeName = Literal["process", "docker"]
 Once = Callable[[], Awaitable[float | None]]
 """Does the thing once; returns the ms it took when not all of the call counts."""
-DEFAULT_IMAGE = "rocknroll-sandbox:latest"
 MIB = bytes(1 << 20)
 SAMPLES = {
     "start_cold": (40, 5),

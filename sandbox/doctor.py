@@ -9,9 +9,10 @@ from typing import Any
 
 from rocknroll.sandbox.channel import SOCKET_PATH_LIMIT_BYTES
 from rocknroll.sandbox.runtimes.base import Isolation
+from rocknroll.sandbox.runtimes.grants import LIMITED, Grants
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 
-FOLDER_BYTES = len("/rock-abcdefgh/1000000/agent.sock")
+FOLDER_BYTES = len("/rock-01234567-abcdefgh/1000000/agent.sock")
 """What the process runtime appends to the temporary folder, at most."""
 DESCRIPTORS_FOR_200_SANDBOXES = 1024
 
@@ -24,10 +25,11 @@ async def examine() -> dict[str, Any]:
     """
     runtime = ProcessRuntime()
     try:
-        isolation = await runtime.isolation()
+        grants = await runtime.grants()
     finally:
         await runtime.close()
-    checks = [_isolation(isolation), _socket_paths(), _descriptors()]
+    isolation = grants.isolation
+    checks = [_isolation(isolation), _limits(grants), _socket_paths(), _descriptors()]
     return {
         "ok": all(check["ok"] for check in checks),
         "checks": checks,
@@ -51,6 +53,14 @@ def _isolation(isolation: Isolation) -> dict[str, Any]:
     if isolation.missing:
         found += f"; missing: {isolation.missing}"
     return _check("process runtime", isolation.level != "plain", found, isolation.remedy)
+
+
+def _limits(grants: Grants) -> dict[str, Any]:
+    held = [f"{LIMITED[name]} (version {grants.places[name][0]})" for name in LIMITED if name in grants.places]
+    found = f"control groups: {', '.join(held) or 'none'}"
+    if grants.places_refused:
+        found += "; rlimits for the rest: " + "; ".join(f"{name}: {why}" for name, why in grants.places_refused.items())
+    return _check("limits", not grants.places_refused, found, grants.places_remedy)
 
 
 def _socket_paths() -> dict[str, Any]:

@@ -114,6 +114,12 @@ class LeaseTimeout(SandboxError):
     kind = "lease_timeout"
 
 
+class GroupFailed(SandboxError):
+    """Fewer members of a redundant group finished than were wanted; the text says how many, and why no more."""
+
+    kind = "group_failed"
+
+
 class ExecFailed(SandboxError):
     """A command ended with a non-zero exit code (raised by `ExecResult.check` only)."""
 
@@ -159,6 +165,60 @@ class EnvCrashed(EnvFailed):
     """The process of the environment died."""
 
     kind = "env_crashed"
+
+
+class NotFound(SandboxError):
+    """There is no sandbox, pool or page of that name; the text lists what there is."""
+
+    kind = "not_found"
+
+
+class AmbiguousId(NotFound):
+    """More than one sandbox's id begins like this; the text lists them."""
+
+    kind = "ambiguous_id"
+
+
+class Unauthenticated(SandboxError):
+    """The service wants a token here, and got none or a wrong one."""
+
+    kind = "unauthenticated"
+
+
+class Forbidden(SandboxError):
+    """The token's role does not allow this."""
+
+    kind = "forbidden"
+
+
+class TooLarge(SandboxError):
+    """A request has a larger body than the service takes."""
+
+    kind = "too_large"
+
+
+class StateLocked(SandboxError):
+    """Another manager works on this state folder; the text has its pid."""
+
+    kind = "state_locked"
+
+
+class AddressUnavailable(SandboxError):
+    """The service cannot listen there: a port taken, a socket that another program serves, no permission."""
+
+    kind = "address_unavailable"
+
+
+class ServiceUnreachable(SandboxError):
+    """Nothing answers at the service's address, or it stopped answering; whether a request took effect is unknown."""
+
+    kind = "service_unreachable"
+
+
+class ServiceFailed(SandboxError):
+    """The service met an error that nobody foresaw; its log has the traceback."""
+
+    kind = "service_failed"
 
 
 def _kinds(cls: type[SandboxError]) -> dict[str, type[SandboxError]]:

@@ -36,7 +36,7 @@ from rocknroll.sandbox.ledger import Ledger, lease_again
 from rocknroll.sandbox.lifecycle import State
 from rocknroll.sandbox.live import Live, instance_id
 from rocknroll.sandbox.pool import Pool
-from rocknroll.sandbox.runtimes.base import Runtime
+from rocknroll.sandbox.runtimes.base import Instance, Runtime
 from rocknroll.sandbox.spec import SandboxSpec
 from rocknroll.sandbox.store import EventRow, LeaseRow, SandboxRow, Store
 from rocknroll.sandbox.view import describe
@@ -51,6 +51,8 @@ class _Waiter:
     owner: str
     ttl_s: float
     pid: int | None
+    sandbox_id: str | None = None
+    """Wants this one only."""
     lease: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -173,6 +175,24 @@ class Fleet:
             states = Counter(member.state.value for member in self._pool.members.values())
             raise LeaseTimeout(f"no sandbox was READY within {timeout_s} s; states: {dict(states)}") from None
 
+    async def lease_one(
+        self, sandbox_id: str, owner: str, ttl_s: float = 60.0, owner_pid: int | None = None
+    ) -> LeasedSandbox:
+        """Lease this very sandbox, at once and before those who wait; its holder sends the heartbeats.
+
+        Raises:
+            LeaseTimeout: it is not READY; the text says what it is. StoreFailed: see `lease`.
+        """
+        waiter = _Waiter(owner, ttl_s, owner_pid, sandbox_id)
+        sandbox = await self._hand_over(await waiter.lease, False, owner_pid) if self._serve(waiter) else None
+        self._settle()
+        if sandbox is None:
+            member = self._pool.members.get(sandbox_id)
+            holder = f", held by {member.lease.owner}" if member is not None and member.lease is not None else ""
+            state = "gone" if member is None else member.state.value
+            raise LeaseTimeout(f"{sandbox_id} cannot be leased: it is {state}{holder}")
+        return sandbox
+
     def heartbeat(self, lease: Lease, ttl_s: float | None = None) -> Lease:
         """Extend a lease; `LeasedSandbox.heartbeat` is the holder's way.
 
@@ -230,6 +250,15 @@ class Fleet:
             "waiting": float(len(self._waiters)),
             "start_s_mean": self._instances.start_s / max(1, self._counts["started"]),
         }
+
+    def exhausted(self) -> str:
+        """Why no sandbox can ever become READY again; empty while one can."""
+        return self._pool.exhausted()
+
+    def instance(self, sandbox_id: str) -> Instance | None:
+        """What runs there now; None between two instances."""
+        live = self._instances.get(sandbox_id)
+        return None if live is None else live.instance
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox as `rock ps` shows it. Looking renews nothing."""
@@ -295,7 +324,7 @@ class Fleet:
     def _serve(self, waiter: _Waiter) -> bool:
         """Give the one who waits longest a lease, recorded before it is known; False when nothing is READY."""
         try:
-            lease = self._pool.grant(waiter.owner, waiter.ttl_s, time.monotonic())
+            lease = self._pool.grant(waiter.owner, waiter.ttl_s, time.monotonic(), waiter.sandbox_id)
         except StoreFailed as error:
             waiter.lease.set_exception(error)
             return True

@@ -6,7 +6,6 @@ and a full disk must not stop sandboxes: such a failure is counted, and the flee
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from rocknroll.sandbox import owner
 from rocknroll.sandbox.errors import StoreFailed
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.live import Live
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.pool import Member
 from rocknroll.sandbox.spec import SandboxSpec
 from rocknroll.sandbox.store import LeaseRow, SandboxRow, Store
@@ -27,7 +27,6 @@ class Ledger:
         self.failures = 0
         """Records that could not be written."""
         self._spec = spec
-        self._node = os.uname().nodename
 
     def begin_lease(self, lease: Lease, pid: int | None) -> None:
         """Raises: StoreFailed; the lease must not be given."""
@@ -52,7 +51,7 @@ class Ledger:
         row = SandboxRow(
             id=sandbox_id,
             pool=self._spec.name,
-            node=self._node,
+            node=this_node() if live is None else live.instance.node,
             spec=self._spec.fingerprint,
             state=member.state.value,
             generation=member.generation,

@@ -233,9 +233,10 @@ class Pool:
         wait_s = health.interval_s if ok else health.interval_s / SUSPICION_SPEEDUP
         member.probe_at_s = now_s + wait_s
 
-    def grant(self, owner: str, ttl_s: float, now_s: float) -> Lease | None:
-        """Lease the sandbox that has been READY for longest; None when there is none."""
+    def grant(self, owner: str, ttl_s: float, now_s: float, sandbox_id: str | None = None) -> Lease | None:
+        """Lease the sandbox that has been READY for longest, or the named one; None when there is none."""
         ready = [member for member in self.members.values() if member.state is State.READY and not member.leaving]
+        ready = [member for member in ready if sandbox_id in (None, member.id)]
         if not ready:
             return None
         member = min(ready, key=lambda candidate: candidate.since_s)

@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+DEFAULT_IMAGE = "rocknroll-sandbox:latest"
+"""What `rock image build` makes unless told otherwise."""
+
 
 class Model(BaseModel):
     """Base of all specifications: unknown keys are errors, values are immutable."""

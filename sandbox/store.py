@@ -191,6 +191,11 @@ class Store:
         rows = self._run("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit))
         return [EventRow(*row) for row in rows]
 
+    def history(self, sandbox_id: str | None = None, limit: int = 50) -> list[EventRow]:
+        """The newest events, of one sandbox or of all, oldest first."""
+        query = "SELECT * FROM events WHERE sandbox_id = ? OR ? IS NULL ORDER BY seq DESC LIMIT ?"
+        return [EventRow(*row) for row in self._run(query, (sandbox_id, sandbox_id, limit))][::-1]
+
     def close(self) -> None:
         self._db.close()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 from rocknroll.sandbox.live import Live
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.pool import Member
 from rocknroll.sandbox.spec import SandboxSpec
 
@@ -20,7 +20,7 @@ def describe(member: Member, spec: SandboxSpec, runtime: str, live: Live | None)
         "state": member.state.value,
         "image": spec.image or None,
         "runtime": runtime,
-        "node": os.uname().nodename,
+        "node": this_node() if live is None else live.instance.node,
         "lease": lease
         and {
             "owner": lease.owner,

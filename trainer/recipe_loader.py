@@ -18,10 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from rocknroll.envs.registry import UnknownFamily, family
-from rocknroll.trainer import recipe_yaml
+from rocknroll.sandbox import strict_yaml
+from rocknroll.sandbox.config_errors import Schema, did_you_mean, explain, kind, nearest
 from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.recipe_errors import Schema, did_you_mean, explain, kind, nearest
 
 RECIPE_FILE = "recipe.yaml"
 """The resolved recipe, in a run folder."""
@@ -53,7 +53,7 @@ def check_environment(recipe: Recipe) -> None:
     except UnknownFamily as unknown:
         raise RecipeError(f"`env.name`: {unknown}") from unknown
     except ValidationError as invalid:
-        schema = Schema("env.config.", type(family(recipe.env.name).config))
+        schema = Schema("env.config.", type(family(recipe.env.name).config), "A recipe")
         raise RecipeError(explain(invalid, schema, lambda loc: "the recipe")) from invalid
 
 
@@ -86,7 +86,7 @@ def find_recipe(name: str | Path) -> Path:
 
 def dump_recipe(recipe: Recipe) -> str:
     """The whole recipe as YAML; `load_recipe` reads it back as an equal recipe."""
-    return recipe_yaml.dump(recipe.model_dump(mode="json"))
+    return strict_yaml.dump(recipe.model_dump(mode="json"))
 
 
 @dataclass
@@ -122,7 +122,7 @@ def _add_file(tree: _Tree, path: Path, chain: tuple[Path, ...]) -> None:
     if path.resolve() in chain:
         raise RecipeError(f"{path}: recipes extend each other in a circle. Take one `extends` out.")
     try:
-        data = recipe_yaml.parse(path.read_text(encoding="utf-8"))
+        data = strict_yaml.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: the recipe cannot be read: {error}. Check the file and its permissions.") from error
     except ValueError as error:
@@ -150,7 +150,7 @@ def _add_override(tree: _Tree, override: str) -> None:
     if not equals or not all(parts):
         raise RecipeError(f"The override `{override}` is not of the form `section.key=value`.")
     try:
-        value = recipe_yaml.parse(text)
+        value = strict_yaml.parse(text)
     except ValueError as error:
         raise RecipeError(f"The override `{override}`: the value is not valid YAML: {error}.") from error
     layer: dict[str, Any] = {parts[-1]: value}
@@ -164,4 +164,4 @@ def _check(tree: _Tree) -> Recipe:
         # Strict JSON: `true` is no number and "3" no integer, yet a list may become a tuple.
         return Recipe.model_validate_json(json.dumps(tree.values), strict=True)
     except ValidationError as invalid:
-        raise RecipeError(explain(invalid, Schema("", Recipe), tree.origin)) from invalid
+        raise RecipeError(explain(invalid, Schema("", Recipe, "A recipe"), tree.origin)) from invalid

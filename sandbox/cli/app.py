@@ -2,66 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
-from rocknroll.sandbox.cli.boundary import DebugOption
+import rocknroll
+from rocknroll.sandbox.cli import image, look, machine, operate, up, use
 from rocknroll.sandbox.cli.exit_codes import boundary
-from rocknroll.sandbox.cli.output import JsonOption, print_json
 
 app = typer.Typer(
-    help="Sandboxes for agents: isolated, leased with fencing tokens, restarted when they die.",
+    help="Sandboxes for agents: isolated, leased with fencing tokens, restarted when they die.\n\n"
+    "Start with `rock up -d --wait`, then `rock ps`.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+_images = typer.Typer(help="Images of Docker sandboxes: build, list, commit.", no_args_is_help=True)
+app.add_typer(_images, name="image")
 
-RuntimeOption = Annotated[str, typer.Option("--runtime", help="Which runtime: process.")]
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "up": up.up,
+    "down": up.down,
+    "ps": look.ps,
+    "describe": look.describe,
+    "logs": look.logs,
+    "events": look.events,
+    "exec": use.execute,
+    "cp": use.copy,
+    "restart": operate.restart,
+    "scale": operate.scale,
+    "gc": operate.gc,
+    "validate": operate.validate,
+    "doctor": machine.doctor,
+    "bench": machine.bench,
+    "completion": machine.completion,
+}
+_IMAGE_COMMANDS: dict[str, Callable[..., None]] = {"build": image.build, "list": image.list_, "commit": image.commit}
+for _group, _commands in ((app, _COMMANDS), (_images, _IMAGE_COMMANDS)):
+    for _name, _function in _commands.items():
+        _group.command(_name)(boundary.command(_function))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"rocknroll {rocknroll.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def rock() -> None:
-    """Keeps `rock` a group of commands."""
-
-
-@app.command()
-@boundary.command
-def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Say what sandboxes get on this machine, what is missing, and the one command that adds it."""
-    import asyncio
-
-    from rocknroll.sandbox.doctor import examine
-
-    report = asyncio.run(examine())
-    if as_json:
-        print_json(report)
-        return
-    for check in report["checks"]:
-        print(f"{'ok' if check['ok'] else '!!'}  {check['name']}: {check['found']}")
-        if check["remedy"]:
-            print(f"      {check['remedy']}")
-
-
-@app.command()
-@boundary.command
-def bench(
-    runtime: RuntimeOption = "process",
-    quick: Annotated[bool, typer.Option("--quick", help="A few samples only.")] = False,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
-    """Time starts, leases, commands, pings, files and recovery, in milliseconds."""
-    import asyncio
-
-    from rocknroll.sandbox.bench import RuntimeName, measure
-
-    if runtime not in ("process", "docker"):
-        raise typer.BadParameter(f"there is no runtime {runtime!r}; try process or docker", param_hint="--runtime")
-    result = asyncio.run(measure(cast(RuntimeName, runtime), quick))
-    if as_json:
-        print_json(result)
-        return
-    print(f"{'':14}{'p50 ms':>10}{'p95 ms':>10}{'samples':>10}")
-    for name, figure in result["figures"].items():
-        print(f"{name:14}{figure['p50']:10.2f}{figure['p95']:10.2f}{figure['samples']:10d}")
+    pass

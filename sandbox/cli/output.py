@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,14 @@ def print_json(data: Mapping[str, Any]) -> None:
     """The command's result, on one line."""
     sys.stderr.flush()
     print(json.dumps(data), flush=True)
+
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Text from inside a sandbox without what would drive the terminal."""
+    return _CONTROL.sub("", text)
 
 
 @contextmanager

@@ -32,6 +32,8 @@ class Isolation:
 class Instance(Protocol):
     """One running sandbox. Its agent serves at `socket_path`."""
 
+    node: str
+    """Machine that it runs on (`nodes.this_node`)."""
     socket_path: Path
     pid: int
     """Process on this machine that the instance ends with."""

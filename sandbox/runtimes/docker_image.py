@@ -21,9 +21,8 @@ from docker.errors import NotFound
 
 from rocknroll.sandbox.errors import ImageNotFound, SpecInvalid, StartFailed
 from rocknroll.sandbox.runtimes.docker_options import LABEL, owner
-from rocknroll.sandbox.spec import SandboxSpec
+from rocknroll.sandbox.spec import DEFAULT_IMAGE, SandboxSpec
 
-DEFAULT_TAG = "rocknroll-sandbox:latest"
 DEFAULT_BASE = "python:3.11-slim-bookworm"
 TEMPLATE_REPOSITORY = "rocknroll-template"
 MADE_BY = LABEL + "image"
@@ -48,7 +47,7 @@ class Image:
 
 def build_image(
     client: docker.APIClient,
-    tag: str = DEFAULT_TAG,
+    tag: str = DEFAULT_IMAGE,
     base: str = DEFAULT_BASE,
     progress: Callable[[str], None] = lambda line: None,
 ) -> str:
@@ -112,7 +111,7 @@ def inspect(client: docker.APIClient, spec: SandboxSpec) -> Mapping[str, Any]:
     """
     if not spec.image:
         raise SpecInvalid(
-            f"image: a sandbox in Docker needs one; `rock image build` makes {DEFAULT_TAG}, `docker pull` gets others"
+            f"image: a sandbox in Docker needs one; `rock image build` makes {DEFAULT_IMAGE}, `docker pull` gets others"
         )
     found: Mapping[str, Any] = client.inspect_image(spec.image)
     return found

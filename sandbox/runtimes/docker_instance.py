@@ -14,6 +14,7 @@ from docker.errors import APIError, NotFound
 
 from rocknroll.sandbox import owner as processes
 from rocknroll.sandbox.errors import RuntimeUnavailable, SandboxError, StartFailed
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.runtimes.docker_boot import REFUSED
 from rocknroll.sandbox.runtimes.docker_daemon import Daemon
 from rocknroll.sandbox.runtimes.docker_folder import InstanceFolder
@@ -34,6 +35,7 @@ class DockerInstance:
 
     def __init__(self, daemon: Daemon, name: str, instance_id: str, folder: InstanceFolder, secret: str) -> None:
         self.name, self.instance_id, self.folder, self.secret = name, instance_id, folder, secret
+        self.node = this_node()
         self.socket_path: Path = folder.socket
         self.pid = 0
         self.python: tuple[str, ...] = PYTHON

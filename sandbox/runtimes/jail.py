@@ -11,8 +11,11 @@ import ctypes
 import fcntl
 import os
 import resource
+import shutil
 import socket
+import stat
 import struct
+from collections.abc import Collection
 from typing import Any
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
@@ -20,11 +23,12 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 SYS_MOUNT_SETATTR = 442
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 AT_RECURSIVE = 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+FICLONE = 0x40049409
 CAPABILITY_VERSION_3 = 0x20080522
 INSIDE_ID = 1000
 SYSTEM = (
@@ -39,6 +43,9 @@ SYSTEM = (
     "/etc/localtime",
 )
 DEVICES = ("null", "zero", "full", "random", "urandom")
+
+INODE_BYTES = 4096
+"""Memory-backed folders hold one file per so many bytes: empty files take memory too."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -100,8 +107,60 @@ def _outermost(paths: list[str]) -> list[str]:
     return kept
 
 
-def build_root(root: str, workdir: str, readable: list[str], scratch_bytes: int) -> None:
-    """Make `root` the file system: system folders and `readable` read-only, `workdir` writable, memory-backed /tmp."""
+def _memory(target: str, size_bytes: int, mode: str) -> None:
+    """A folder in memory that holds `size_bytes`."""
+    files = max(1024, size_bytes // INODE_BYTES)
+    _mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode},size={size_bytes},nr_inodes={files}")
+
+
+def overlay(lower: str, upper: str, work: str, target: str) -> None:
+    """Show `lower` at `target`, with what is written there in `upper`; `work` is the kernel's own, beside `upper`.
+
+    Raises:
+        OSError: the kernel does not grant it to this user.
+    """
+    descriptors = [os.open(path, os.O_PATH) for path in (lower, upper, work)]
+    try:
+        # By descriptor: commas and colons in a path would be taken for separators.
+        paths = [f"/proc/self/fd/{number}" for number in descriptors]
+        options = "lowerdir={},upperdir={},workdir={},userxattr".format(*paths)
+        _mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+    finally:
+        for number in descriptors:
+            os.close(number)
+
+
+def _working_folder(root: str, work: dict[str, Any]) -> None:
+    """Mount the working directory below `root`: in memory or on disk, over a template or empty."""
+    target = root + work["path"]
+    os.makedirs(target, exist_ok=True)
+    if not work["overlay"]:
+        if work["on_disk"]:
+            _bind(work["path"], target, writable=True)
+        else:
+            _memory(target, work["bytes"], "0755")
+            if work["template"]:
+                copy_folder(work["template"], target)
+        return
+    store = root + "/.store" if not work["on_disk"] else work["path"]
+    if not work["on_disk"]:
+        os.mkdir(store)
+        _memory(store, work["bytes"], "0700")
+    for name in ("upper", "work"):
+        os.mkdir(f"{store}/{name}")
+    shutil.copystat(work["template"], store + "/upper")
+    overlay(work["template"], store + "/upper", store + "/work", target)
+    if not work["on_disk"]:
+        # The overlay keeps it; nobody inside can reach it any more.
+        _check(_libc.umount2(store.encode(), MNT_DETACH), "umount of the overlay's store")
+        os.rmdir(store)
+
+
+def build_root(root: str, work: dict[str, Any], readable: list[str], scratch_bytes: int) -> None:
+    """Make `root` the file system: system folders and `readable` read-only, working directory and /tmp writable.
+
+    `work`: `path`, `bytes`, `on_disk`, `template` (or ""), `overlay` (whether it is to be mounted or copied).
+    """
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m")
     visible = []
@@ -115,16 +174,16 @@ def build_root(root: str, workdir: str, readable: list[str], scratch_bytes: int)
         visible += [path, os.path.realpath(path)]
     for path in ("/tmp", "/dev/shm"):
         os.makedirs(root + path, exist_ok=True)
-        _mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={scratch_bytes}")
+        _memory(root + path, scratch_bytes, "1777")
     for path in _outermost(visible):
         _bind(path, root + path, writable=False)
-    _bind(workdir, root + workdir, writable=True)
+    _working_folder(root, work)
     for name in DEVICES:
         _bind("/dev/" + name, root + "/dev/" + name, writable=True)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, root + "/dev/" + name)
     with open(root + "/etc/passwd", "w") as file:
-        file.write(f"sandbox:x:{INSIDE_ID}:{INSIDE_ID}::{workdir}:/bin/sh\n")
+        file.write("sandbox:x:{0}:{0}::{1}:/bin/sh\n".format(INSIDE_ID, work["path"]))
     os.makedirs(root + "/proc")
     _mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _pivot(root)
@@ -150,32 +209,62 @@ def raise_loopback() -> None:
         fcntl.ioctl(probe, siocsifflags, struct.pack("16sH14s", b"lo", iff_up_running, b""))
 
 
-def drop_privileges() -> None:
-    """No capabilities, none to be had by exec, and no new user namespaces to get some in."""
+def forbid_user_namespaces() -> None:
+    """None to gain privileges in, for all of this user namespace."""
     with open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")
+
+
+def drop_privileges() -> None:
+    """No capabilities and none to be had by exec; other processes cannot look into this one or take it over."""
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
-    forbid_new_privileges()
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
     header, nothing = struct.pack("Ii", CAPABILITY_VERSION_3, 0), bytes(24)
     _check(_libc.capset(header, nothing), "capset")
+    # Last, because the kernel may set it again with every change of credentials.
+    _check(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(DUMPABLE)")
 
 
-def forbid_new_privileges() -> None:
-    """Set-user-id programs give nothing any more, for this process and all it starts."""
-    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
+def limit(resources: dict[str, Any], grouped: Collection[str], count_processes: bool) -> None:
+    """rlimits; `grouped` are the controllers that limit the sandbox as a whole, which is better.
 
-
-def limit(resources: dict[str, Any], count_processes: bool) -> None:
-    """rlimits; the number of processes is one per user namespace, so it is only set inside of one."""
+    The number of processes is counted per user namespace, so that it is only set inside of one.
+    """
     wanted = [(resource.RLIMIT_NOFILE, resources["open_files"]), (resource.RLIMIT_FSIZE, resources["file_bytes"])]
     wanted.append((resource.RLIMIT_CORE, 0))
-    if resources["memory_bytes"] is not None:
+    if resources["memory_bytes"] is not None and "memory" not in grouped:
         wanted.append((resource.RLIMIT_AS, resources["memory_bytes"]))
-    if count_processes and resources["processes"] is not None:
+    if count_processes and resources["processes"] is not None and "pids" not in grouped:
         wanted.append((resource.RLIMIT_NPROC, resources["processes"]))
     for kind, value in wanted:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
+
+
+def _clone(source: str, target: str) -> str:
+    """Copy a file, sharing its blocks where the file system can (FICLONE)."""
+    if not stat.S_ISREG(os.lstat(source).st_mode):
+        raise OSError(f"{source} is no file, folder or link")
+    with open(source, "rb") as old, open(target, "wb") as new:
+        try:
+            fcntl.ioctl(new, FICLONE, old.fileno())
+        except OSError:
+            shutil.copyfileobj(old, new, 1 << 20)
+    shutil.copystat(source, target)
+    return target
+
+
+def copy_folder(source: str, target: str) -> None:
+    """Fill `target`, which exists, with the content of `source`; links stay links.
+
+    Raises:
+        OSError: something cannot be read, is neither file, folder nor link, or does not fit.
+    """
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=_clone, dirs_exist_ok=True)
+    except shutil.Error as error:
+        number = len(error.args[0])
+        raise OSError(f"{number} entries of {source} could not be copied, the first: {error.args[0][0][2]}") from None

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocknroll.trainer import recipe_yaml
+from rocknroll.sandbox import strict_yaml
+from rocknroll.sandbox.config_errors import known_keys
 from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.recipe_errors import known_keys
 from rocknroll.trainer.recipe_loader import check_environment, dump_recipe, load_recipe, shipped_recipes
 
 
@@ -191,7 +191,7 @@ def test_an_empty_file_is_the_default_recipe(tmp_path: Path) -> None:
     ],
 )
 def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
-    assert recipe_yaml.parse(text) == value
+    assert strict_yaml.parse(text) == value
 
 
 WORDS = st.text(max_size=12)
@@ -201,7 +201,7 @@ TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(WO
 
 @given(st.dictionaries(WORDS, TREES))
 def test_dumped_yaml_reads_back_unchanged(data: dict[str, object]) -> None:
-    assert recipe_yaml.parse(recipe_yaml.dump(data)) == data
+    assert strict_yaml.parse(strict_yaml.dump(data)) == data
 
 
 def test_known_keys_reach_into_sections() -> None:

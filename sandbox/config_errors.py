@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in sentences: where it was written, what was expected, what is nearest."""
+"""What is wrong with a configuration, in sentences: where it was written, what was expected, what is nearest."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 _NEAR = 0.6
 """How alike (difflib) a known key must be to be suggested."""
+_NAME_CHARACTERS = "._-]"
+"""What the patterns of names have and others have not."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A model and where in a recipe it stands (`env.config.`)."""
+    """A model, where in its document it stands (`env.config.`), and what the document is (`A recipe`)."""
 
     prefix: str
     model: type[BaseModel]
+    document: str
 
     def keys(self) -> list[str]:
         """Every dotted key, sections included."""
@@ -32,8 +35,9 @@ def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     found: list[str] = []
     for name, info in model.model_fields.items():
         found.append(prefix + name)
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            found += known_keys(info.annotation, f"{prefix}{name}.")
+        for part in (info.annotation, *get_args(info.annotation)):  # a section, or one that may be left out
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                found += known_keys(part, f"{prefix}{name}.")
     return found
 
 
@@ -46,11 +50,14 @@ def _sentence(error: ErrorDetails, schema: Schema, origin: Callable[[tuple[str, 
     loc = tuple(str(part) for part in error["loc"])
     key = schema.prefix + ".".join(loc)
     if error["type"] == "extra_forbidden":
-        return f"{origin(loc)}: unknown key `{key}`. {_suggestion(key, schema.keys())}"
+        return f"{origin(loc)}: unknown key `{key}`. {_suggestion(key, schema)}"
     if error["type"] == "value_error":
         where = f"`{key.rstrip('.')}`: " if key else ""
         return f"{where}{error['msg'].removeprefix('Value error, ')}."
-    expected = _EXPECTED.get(error["type"]) or error["msg"].replace("Input should be", "must be", 1)
+    if error["type"] == "string_pattern_mismatch" and _NAME_CHARACTERS in error["ctx"]["pattern"]:
+        expected = "may hold letters, digits, `.`, `_` and `-` only, and not begin with `.` or `-`"
+    else:
+        expected = _EXPECTED.get(error["type"]) or error["msg"].replace("Input should be", "must be", 1)
     return f"{origin(loc)}: `{key}` {expected}, but is {json.dumps(error['input'])} ({kind(error['input'])})."
 
 
@@ -63,19 +70,19 @@ _EXPECTED = {
     "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "string_type": "must be text (quote it)",
-    "string_pattern_mismatch": "may hold letters, digits, `.`, `_` and `-` only, and not begin with `.` or `-`",
 }
-"""What pydantic's commonest complaints mean to the writer of a recipe, by error type."""
+"""What pydantic's commonest complaints mean to the writer, by error type."""
 
 
-def _suggestion(key: str, known: Sequence[str]) -> str:
+def _suggestion(key: str, schema: Schema) -> str:
     """The same name in another section, else the nearest key of this one; and what this section knows."""
+    known = schema.keys()
     section, _, leaf = key.rpartition(".")
     siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
     elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
     within = f"{section}." if section else ""
     likely = elsewhere or [within + near for near in nearest(leaf, siblings)]
-    where = f"`{section}` knows" if section else "A recipe knows"
+    where = f"`{section}` knows" if section else f"{schema.document} knows"
     return f"{did_you_mean(likely)}{where}: {', '.join(siblings)}."
 
 

@@ -1,4 +1,4 @@
-"""YAML as recipes want it: one safe document, a mapping, without YAML 1.1's surprises.
+"""YAML as recipes and fleet files want it: one safe document, a mapping, without YAML 1.1's surprises.
 
 `3e-4` is a number, `on` and `no` are text, dates stay text, and a key given twice is an error.
 """

@@ -1,0 +1,12 @@
+"""Clients of the service, with the methods of `Fleet` and `LeasedSandbox`: `Client` blocks, `AsyncClient` awaits.
+
+Over the Unix socket of a state folder, or over HTTP with a token. Nothing is sent twice: a request
+whose answer is lost raises ServiceUnreachable, and whether it took effect only the caller can judge.
+Heartbeats run by themselves while a lease is held; they alone are repeated.
+"""
+
+from rocknroll.sandbox.client.awaiting import AsyncClient, AsyncLease
+from rocknroll.sandbox.client.blocking import Client, Lease
+from rocknroll.sandbox.client.calls import Event, LeaseInfo
+
+__all__ = ["AsyncClient", "AsyncLease", "Client", "Event", "Lease", "LeaseInfo"]

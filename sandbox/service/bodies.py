@@ -1,0 +1,195 @@
+"""What callers send and get: the models behind the OpenAPI description. Unknown keys are refused.
+
+Bytes travel as base64 in JSON. Times are seconds; `deadline` and `time` are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+
+from rocknroll.sandbox.spec import Model
+
+Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
+
+
+class LeaseWish(Model):
+    """Either any READY sandbox of `pool`, waited for, or this very `sandbox`, at once."""
+
+    pool: str | None = None
+    sandbox: str | None = None
+    """Its id, or the beginning of it."""
+    owner: str = Field(min_length=1, max_length=200)
+    ttl_s: Seconds = 60.0
+    timeout_s: float = Field(default=60.0, ge=0, le=86_400)
+    """How long to wait for a READY sandbox."""
+    bind_to_process: bool = False
+    """End the lease when the calling process does (Unix socket only)."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.pool is None) == (self.sandbox is None):
+            raise ValueError("give either `pool` or `sandbox`")
+        return self
+
+
+class LeaseState(Model):
+    """A lease that is in force. Its token is part of every path under it."""
+
+    token: int
+    sandbox: str
+    owner: str
+    ttl_s: float
+    deadline: float
+
+
+class Heartbeat(Model):
+    """Moves the deadline to `ttl_s` (None: the one it has) from now."""
+
+    ttl_s: Seconds | None = None
+
+
+class ExecWish(Model):
+    command: str | Annotated[list[str], Field(min_length=1)]
+    """Text goes to `sh -c`."""
+    timeout_s: Seconds = 60.0
+    stdin: Base64Bytes = b""
+    cwd: str = "."
+    variables: dict[str, str] = Field(default_factory=dict)
+    output_bytes: PositiveInt = 1 << 18
+    """Kept of each stream: the first and the last half."""
+
+
+class ExecAnswer(Model):
+    """What a command did; see `leased.ExecResult`."""
+
+    exit_code: int
+    stdout: str
+    """Base64."""
+    stderr: str
+    """Base64."""
+    stdout_cut_bytes: int
+    stderr_cut_bytes: int
+    timed_out: bool
+    wall_s: float
+
+
+class FileAnswer(Model):
+    """See `leased.FileStat`."""
+
+    kind: str
+    size_bytes: int
+    mode: int
+    modified_s: float
+
+
+class Scale(Model):
+    size: PositiveInt
+    ready: NonNegativeInt | None = None
+
+
+class LeaseRef(Model):
+    owner: str
+    token: int
+    deadline: float
+
+
+class Row(BaseModel):
+    """What the fleet says of something; it may come to say more."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class SandboxRow(Row):
+    """One sandbox, as `rock ps` shows it."""
+
+    id: str
+    pool: str
+    state: str
+    image: str | None
+    runtime: str
+    node: str
+    lease: LeaseRef | None
+    pid: int | None
+    restarts: int
+    last_error: str | None
+
+
+class SandboxList(Model):
+    sandboxes: list[SandboxRow]
+
+
+class EventAnswer(Model):
+    seq: int
+    time: float
+    sandbox: str
+    kind: str
+    detail: str
+
+
+class EventList(Model):
+    events: list[EventAnswer]
+
+
+class SandboxDescription(SandboxRow):
+    spec: dict[str, Any]
+    """Its specification; values of variables are hidden."""
+    output: str
+    """What its processes printed last."""
+    events: list[EventAnswer]
+
+
+class PoolRow(Row):
+    name: str
+    runtime: str
+    image: str | None
+    spec: str
+    """Fingerprint of the specification."""
+    size: int
+    ready: int | None
+    states: dict[str, int]
+    waiting: int
+    """Callers that wait for a sandbox."""
+    exhausted: str | None
+    """Why no sandbox of it can start; None while one can."""
+
+
+class PoolList(Model):
+    pools: list[PoolRow]
+
+
+class CommitWish(Model):
+    tag: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")
+    """Name of the image."""
+
+
+class Committed(Model):
+    image: str
+    """The image's id."""
+    tag: str
+
+
+class Restarted(Model):
+    id: str
+
+
+class Health(Model):
+    status: str
+    version: str
+
+
+class Readiness(Model):
+    ready: bool
+
+
+class Problem(Model):
+    """RFC 9457. `code` is stable; the classes in `sandbox/errors.py` are known by it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    error_type: str | None = None
+    traceback: str | None = None
