@@ -49,7 +49,7 @@ class PrivateDaemon:
         assert self._process is not None
         self._process.send_signal(number)
         self._process.wait(PATIENCE_S)
-        # Its containerd dies with it, a little later; the next daemon would wait in vain for one that it takes for alive.
+        # Its containerd dies with it, a little later; until then the next daemon would take it for one to use.
         noted = self.folder / "exec" / "containerd" / "containerd.pid"
         if noted.exists():
             deadline_s = time.monotonic() + PATIENCE_S
