@@ -29,8 +29,10 @@ class PrivateDaemon:
 
     def start(self) -> None:
         """Start it, again if it was ended; returns once it answers."""
-        command = ["dockerd", "--host", self.url, "--data-root", f"{self.folder}/data", "--exec-root"]
-        command += [f"{self.folder}/exec", "--pidfile", f"{self.folder}/pid", "--bridge", "none", "--iptables=false"]
+        # In a network of its own: without a bridge it would remove the one of the machine's daemon.
+        command = ["unshare", "--net", "dockerd", "--bridge", "none", "--iptables=false", "--host", self.url]
+        command += ["--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
+        command += ["--pidfile", f"{self.folder}/pid"]
         (self.folder / "pid").unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
