@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,5 @@ def test_an_agent_that_nobody_is_connected_to_ends(folder: Path) -> None:
         about = client.do("exec", argv=["sh", "-c", "echo $PPID"])[1]
         ended = os.pidfd_open(int(about))
         client.close()
-        import select
-
         assert select.select([ended], [], [], 30)[0]
         os.close(ended)

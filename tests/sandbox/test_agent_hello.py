@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -44,8 +46,6 @@ def test_the_secret_never_goes_over_the_wire(folder: Path) -> None:
     listener.listen(1)
 
     async def connect() -> bytes:
-        import asyncio
-
         dialing = asyncio.create_task(Channel.connect(folder / "s", "a-very-secret-secret", 10.0))
         link, _ = await asyncio.to_thread(listener.accept)
         said = await asyncio.to_thread(link.recv, 1 << 16)
@@ -58,8 +58,6 @@ def test_the_secret_never_goes_over_the_wire(folder: Path) -> None:
         said += await asyncio.to_thread(link.recv, 1 << 16)
         link.close()
         return said
-
-    import asyncio
 
     said = asyncio.run(connect())
     assert b"hello" in said
@@ -127,9 +125,11 @@ def test_a_broken_frame_ends_its_connection_only(path: Path, frame: bytes, known
     client = Client(path, greet=known)
     client.link.sendall(frame)
     client.link.shutdown(socket.SHUT_WR)
-    with pytest.raises((EOFError, ConnectionError)):
-        while True:
-            assert client.hear()[0]["error"]["kind"] == "protocol_error"
+    try:
+        assert client.hear()[0]["error"]["kind"] == "protocol_error"
+        assert client.link.recv(1) == b""
+    except (EOFError, ConnectionError):
+        pass  # Without an answer is well too: half a frame has none.
 
 
 def test_a_stranger_may_not_make_the_agent_hold_large_frames(path: Path) -> None:
@@ -159,15 +159,14 @@ def test_a_client_that_does_not_read_is_cut_off_before_it_fills_the_memory(path:
     greedy.do("write", bytes(1 << 20), path="big")
     greedy.link.setblocking(False)
     request = pack(json.dumps({"id": 9, "op": "read", "token": 1, "path": "big"}).encode())
-    sent = 0
     other = Client(path)
-    with pytest.raises((BlockingIOError, ConnectionError)):
+    with contextlib.suppress(BlockingIOError, ConnectionError):
         while True:
-            sent += greedy.link.send(request * 50)
+            greedy.link.send(request * 50)
     # It is no longer read from; everybody else is.
     assert other.do("exec", argv=["echo", "served"])[1] == b"served\n"
-    with open("/proc/{}/status".format(other.do("exec", argv=["sh", "-c", "echo $PPID"])[1].decode().strip())) as file:  # noqa: PTH123
-        resident = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
-    assert resident < 200 << 10
+    agent = int(other.do("exec", argv=["sh", "-c", "echo $PPID"])[1])
+    lines = Path(f"/proc/{agent}/status").read_text().splitlines()
+    assert next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) < 200 << 10  # KiB
     other.close()
     greedy.close()
