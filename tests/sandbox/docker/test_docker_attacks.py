@@ -145,9 +145,10 @@ async def test_the_containers_own_output_cannot_be_reached(pair: Pair) -> None:
 async def test_killing_everything_leaves_the_agent(pair: Pair) -> None:
     others = asyncio.create_task(pair.sh("sleep 1000"))
     await pair.sh("until pgrep sleep 2>/dev/null || grep -qs sleep /proc/[0-9]*/cmdline; do :; done", timeout_s=20.0)
-    done = await pair.sh("kill -9 -1; kill -9 1; kill -TERM 1; kill -HUP 1; kill -STOP 1; kill -SEGV 1; echo tried")
-    assert done.exit_code in (0, -9)
+    await pair.sh("kill -9 -1")
     assert (await others).exit_code == -9
+    # Root is told that it may; the kernel drops what the first process has no handler for, and it has one for one.
+    await pair.sh("for number in $(seq 64); do kill -$number 1; done")
 
 
 async def test_the_agents_signals_are_refused_to_others(pair: Pair) -> None:
