@@ -170,10 +170,16 @@ def create(places: dict[str, Any], name: str, resources: dict[str, Any]) -> Grou
     return groups
 
 
-def enter(groups: Groups) -> None:
-    """Put this process into them; its children follow."""
-    for folder in sorted(set(groups.values())):
-        _write(folder + "/cgroup.procs", "0")
+def doors(groups: Groups) -> list[int]:
+    """Descriptors to put processes into the groups with, also when their folders cannot be seen any more."""
+    return [os.open(folder + "/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in sorted(set(groups.values()))]
+
+
+def enter(groups_doors: list[int], pid: int = 0) -> None:
+    """Put a process into them, this one by default, and close the doors; children that it starts later follow."""
+    for door in groups_doors:
+        os.write(door, str(pid).encode())
+        os.close(door)
 
 
 def out_of_memory(groups: Groups) -> int:

@@ -80,11 +80,20 @@ class Spawn:
     def _supervise(self) -> int:
         """Enter the namespaces and wait for the agent, so that its end can be told apart."""
         self._jail.enter_namespaces(network=self._job["network"])
+        doors = self._cgroup.doors(self._job["groups"])
+        entered, entering = os.pipe()
         inner = os.fork()
         if inner == 0:
+            for number in (entering, *doors):
+                os.close(number)
             self._jail.die_with_parent(signal.SIGKILL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._isolated()
+            self._isolated(entered)
+        # The kernel takes milliseconds for this; meanwhile the other process makes its file system, for both of them.
+        self._cgroup.enter(doors, inner)
+        os.write(entering, STANDS)
+        os.close(entering)
+        os.close(entered)
         self._listener.close()
         os.close(self._report)
 
@@ -96,14 +105,16 @@ class Spawn:
         status = os.waitpid(inner, 0)[1]
         return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
-    def _isolated(self) -> None:
-        """The first process of the namespaces."""
+    def _isolated(self, entered: int) -> None:
+        """The first process of the namespaces; `entered` says when it is in its control groups."""
         job, status = self._job, 1
         try:
-            self._cgroup.enter(job["groups"])
             self._jail.build_root(job["root"], job["work"], job["readable"], job["resources"]["scratch_bytes"])
             if not job["network"]:
                 self._jail.raise_loopback()
+            if os.read(entered, 1) != STANDS:
+                return  # The other process told why.
+            os.close(entered)
             self._jail.limit(job["resources"], job["groups"], count_processes=True)
             self._jail.forbid_user_namespaces()
             self._jail.drop_privileges()
@@ -116,7 +127,7 @@ class Spawn:
 
     def _plain(self) -> int:
         job = self._job
-        self._cgroup.enter(job["groups"])
+        self._cgroup.enter(self._cgroup.doors(job["groups"]))
         self._jail.adopt_orphans()
         self._fill()
         self._jail.limit(job["resources"], job["groups"], count_processes=False)
@@ -126,7 +137,7 @@ class Spawn:
     def _bubblewrap(self) -> int:
         """Become bubblewrap, which becomes the agent."""
         job = self._job
-        self._cgroup.enter(job["groups"])
+        self._cgroup.enter(self._cgroup.doors(job["groups"]))
         self._fill()
         self._jail.limit(job["resources"], job["groups"], count_processes=False)
         config = os.memfd_create("config", 0)

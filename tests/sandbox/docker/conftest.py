@@ -7,34 +7,20 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import docker
 import pytest
 import pytest_asyncio
+from containers import BASE, SMALL, START_TIMEOUT_S, missing, opened
 from docker.errors import NotFound
 
-from rocknroll.sandbox.channel import Channel
 from rocknroll.sandbox.errors import RuntimeUnavailable
 from rocknroll.sandbox.runtimes.docker import DockerRuntime
 from rocknroll.sandbox.runtimes.docker_daemon import DEFAULT_URL, connect
-from rocknroll.sandbox.runtimes.docker_instance import DockerInstance
 from rocknroll.sandbox.runtimes.docker_options import FLEET
-from rocknroll.sandbox.spec import Resources, SandboxSpec
-
-BASE = "rocknroll-base:local"
-START_TIMEOUT_S = 120.0
-SMALL = Resources(memory_bytes=192 << 20, processes=100, scratch_bytes=8 << 20, work_bytes=16 << 20)
-
-
-def missing(what: str) -> NoReturn:
-    """Skip; where Docker is required, fail."""
-    if os.environ.get("ROCKNROLL_REQUIRE_DOCKER"):
-        pytest.fail(f"ROCKNROLL_REQUIRE_DOCKER is set, but {what}")
-    pytest.skip(what)
+from rocknroll.sandbox.spec import SandboxSpec
 
 
 @pytest.fixture(scope="session")
@@ -50,20 +36,6 @@ def client() -> Iterator[docker.APIClient]:
         missing(f"there is no image {BASE}; .ci/docker-base makes it")
     yield client
     client.close()
-
-
-@dataclass
-class Opened:
-    """A started instance and a connection to its agent."""
-
-    instance: DockerInstance
-    channel: Channel
-
-    async def sh(self, command: str, timeout_s: float = 60.0, stdin: bytes = b"") -> tuple[int, str]:
-        """(exit code, output and error output)"""
-        fields = {"token": 1, "argv": ["/bin/sh", "-c", command], "timeout_s": timeout_s}
-        header, body = await self.channel.request("exec", fields, stdin)
-        return int(header["exit_code"]), body.decode(errors="replace").strip()
 
 
 @pytest.fixture
@@ -109,18 +81,6 @@ def spec() -> Callable[..., SandboxSpec]:
         return SandboxSpec(**{"image": BASE, "resources": SMALL, "start_timeout_s": START_TIMEOUT_S, **fields})
 
     return make
-
-
-@asynccontextmanager
-async def opened(runtime: DockerRuntime, spec: SandboxSpec, instance_id: str = "box-0.1") -> AsyncIterator[Opened]:
-    """Start one and say hello; it is killed at the end."""
-    instance = await runtime.start(spec, instance_id, 0)
-    try:
-        channel = await Channel.connect(instance.socket_path, instance.secret, START_TIMEOUT_S)
-        yield Opened(instance, channel)
-        channel.close()
-    finally:
-        await instance.kill()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 import pytest_asyncio
-from conftest import SMALL, START_TIMEOUT_S
+from containers import SMALL, START_TIMEOUT_S
 
 from rocknroll.sandbox.errors import SandboxError
 from rocknroll.sandbox.fleet import Fleet

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from conftest import BASE
+from containers import BASE
 from crashing import crash, make_fleet
 
 from rocknroll.sandbox.errors import LeaseLost

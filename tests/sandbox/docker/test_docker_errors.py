@@ -15,7 +15,7 @@ from pathlib import Path
 import docker
 import pytest
 import pytest_asyncio
-from conftest import BASE, Opened
+from containers import BASE, Opened
 
 from rocknroll.sandbox.errors import (
     FleetExhausted,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from conftest import BASE, Opened
+from containers import BASE, Opened
 
 from rocknroll.sandbox.errors import ImageNotFound
 from rocknroll.sandbox.owner import identity

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from conftest import BASE, SMALL, Opened
+from containers import BASE, SMALL, Opened
 from docker.errors import NotFound
 
 from rocknroll.sandbox.errors import SpecInvalid, StartTimeout
