@@ -15,7 +15,7 @@ import traceback
 from typing import Any
 
 from rocknroll.envs.wire import NotTransportable, dumps, loads
-from rocknroll.sandbox.agent import PREFIX, pack
+from rocknroll.sandbox.agent.frames import PREFIX, pack
 
 TRACEBACK_CHARS = 20_000
 

@@ -2,18 +2,23 @@
 
 Any number of requests may be under way; replies find their request by id. When the socket ends,
 everything under way fails with SandboxLost at once, and nothing is sent twice: whether a request
-took effect is then unknown, and only the caller can judge what to do about it.
+took effect is then unknown, and only the caller can judge what to do about it. A request that its
+caller no longer waits for is cancelled in the agent too: what it started there ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from rocknroll.sandbox.agent import MAX_BODY_BYTES, Frames, Refused, pack
+from rocknroll.sandbox.agent import proof
+from rocknroll.sandbox.agent.commands import WINDOW_BYTES
+from rocknroll.sandbox.agent.connection import VERSION
+from rocknroll.sandbox.agent.frames import MAX_BODY_BYTES, Frames, Refused, pack
 from rocknroll.sandbox.errors import (
     ProtocolError,
     RequestTimeout,
@@ -62,6 +67,73 @@ class _Link(asyncio.Protocol):
         self._channel._ended(f"the agent's socket closed{f': {exc}' if exc else ''}")
 
 
+class Exchange:
+    """A request that goes on: output comes in pieces, input is sent in pieces, then there is a reply.
+
+    The agent sends no more than was asked for with `credit`, and takes no more than it gave credit for.
+    """
+
+    def __init__(self, channel: Channel, number: int, token: Any) -> None:
+        self._channel, self._number, self._token = channel, number, token
+        self._pieces: deque[tuple[str, bytes]] = deque()
+        self._changed = asyncio.Event()
+        self._room = WINDOW_BYTES
+        self.reply: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
+        self.reply.add_done_callback(self._over)
+
+    def received(self, header: Header, body: bytes) -> None:
+        """A frame on the way."""
+        if "chunk" in header:
+            self._pieces.append((str(header["chunk"]), body))
+        else:
+            self._room += int(header.get("credit", 0))
+        self._changed.set()
+
+    async def piece(self) -> tuple[str, bytes] | None:
+        """The next piece of output with the name of its stream; None: there is no more, see `reply`.
+
+        Raises:
+            SandboxLost: the channel closed.
+        """
+        while not self._pieces:
+            if self.reply.done():
+                self.reply.result()
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        name, data = self._pieces.popleft()
+        self._tell("credit", {"count": len(data)})
+        return name, data
+
+    async def send(self, data: bytes, end: bool = False) -> None:
+        """Input, as fast as the other end takes it; what comes after its end is dropped."""
+        view = memoryview(data)
+        while True:
+            while view and self._room <= 0 and not self.reply.done():
+                self._changed.clear()
+                await self._changed.wait()
+            if self.reply.done():
+                return
+            piece, view = view[: self._room], view[self._room :]
+            self._room -= len(piece)
+            self._tell("more", {"end": end and not view}, bytes(piece))
+            if not view:
+                return
+
+    def cancel(self) -> None:
+        """End what it started; the reply comes when that is over."""
+        self._tell("cancel", {})
+
+    def _tell(self, op: str, header: Header, body: bytes = b"") -> None:
+        if not self.reply.done():
+            self._channel.tell(op, {"to": self._number, "token": self._token, **header}, body)
+
+    def _over(self, reply: asyncio.Future[tuple[Header, bytes]]) -> None:
+        self._changed.set()
+        if not reply.cancelled():
+            reply.exception()  # Seen by whoever asks for a piece; nobody has to.
+
+
 class Channel:
     """Open one with `Channel.connect`."""
 
@@ -69,6 +141,7 @@ class Channel:
         self._on_event, self._on_lost = on_event, on_lost
         self._transport: asyncio.WriteTransport | None = None
         self._waiting: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
+        self._exchanges: dict[int, Exchange] = {}
         self._count = 0
         self._over = ""
         self.agent: Header = {}
@@ -83,12 +156,12 @@ class Channel:
         on_event: Callable[[Header], None] = lambda event: None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> Self:
-        """Connect and say hello.
+        """Connect; both sides prove that they know the secret, and neither says it.
 
         Raises:
             SocketPathTooLong: see `check_socket_path`.
             StartTimeout: nobody answered in time.
-            ProtocolError: the secret is wrong or the agent is of another version.
+            ProtocolError: either side could not prove it, or the agent is of another version.
             SandboxLost: the agent went away during the hello.
         """
         check_socket_path(path)
@@ -96,7 +169,7 @@ class Channel:
         try:
             async with asyncio.timeout(timeout_s):
                 await channel._dial(path)
-                channel.agent, _ = await channel.request("hello", {"secret": secret})
+                await channel._greet(secret)
         except TimeoutError:
             channel.close()
             raise StartTimeout(f"the agent at {path} did not answer within {timeout_s:g} s") from None
@@ -114,6 +187,16 @@ class Channel:
             except (FileNotFoundError, ConnectionRefusedError):
                 await asyncio.sleep(CONNECT_PAUSE_S)
 
+    async def _greet(self, secret: str) -> None:
+        mine = proof.nonce()
+        answer, _ = await self.request("hello", {"nonce": mine})
+        if answer.get("version") != VERSION:
+            raise ProtocolError(f"the agent speaks version {answer.get('version')}, this fleet {VERSION}")
+        nonces = (mine, str(answer.get("nonce")))
+        if not proof.proves(answer.get("proof"), secret, proof.AGENT, *nonces):
+            raise ProtocolError("who answers at the agent's socket does not know the secret; it is not our agent")
+        self.agent, _ = await self.request("prove", {"proof": proof.prove(secret, proof.CLIENT, *nonces)})
+
     async def request(
         self, op: str, header: Header | None = None, body: bytes = b"", timeout_s: float | None = None
     ) -> tuple[Header, bytes]:
@@ -124,27 +207,59 @@ class Channel:
             RequestTimeout: no reply within `timeout_s`.
             SandboxError: the error that the agent replied with.
         """
-        if self._over or self._transport is None:
-            raise SandboxLost(self._over or "the channel is not connected")
-        if len(body) > MAX_BODY_BYTES:
-            raise ProtocolError(f"a body of {len(body)} bytes is over the limit of {MAX_BODY_BYTES}")
-        self._count += 1
-        number = self._count
+        number = self._send(op, header, body)
         reply: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
-        fields = {"id": number, "op": op}
-        if header:
-            fields.update(header)
-        self._transport.write(pack(json.dumps(fields).encode(), body))
         try:
             if timeout_s is None:
                 return await reply
             async with asyncio.timeout(timeout_s):
                 return await reply
         except TimeoutError:
+            self._cancel(number, header)
             raise RequestTimeout(f"no answer to {op} within {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            self._cancel(number, header)
+            raise
         finally:
             self._waiting.pop(number, None)
+
+    def exchange(self, op: str, header: Header, body: bytes = b"") -> Exchange:
+        """Send a request that goes on.
+
+        Raises:
+            SandboxLost: the channel is closed.
+        """
+        number = self._send(op, header, body)
+        exchange = Exchange(self, number, header.get("token"))
+        self._waiting[number], self._exchanges[number] = exchange.reply, exchange
+        exchange.reply.add_done_callback(lambda reply: self._forget(number))
+        return exchange
+
+    def tell(self, op: str, header: Header, body: bytes = b"") -> None:
+        """Send something that has no answer unless it is wrong."""
+        if not self._over:
+            self._send(op, header, body)
+
+    def _send(self, op: str, header: Header | None, body: bytes) -> int:
+        if self._over or self._transport is None:
+            raise SandboxLost(self._over or "the channel is not connected")
+        if len(body) > MAX_BODY_BYTES:
+            raise ProtocolError(f"a body of {len(body)} bytes is over the limit of {MAX_BODY_BYTES}")
+        self._count += 1
+        fields = {"id": self._count, "op": op}
+        if header:
+            fields.update(header)
+        self._transport.write(pack(json.dumps(fields).encode(), body))
+        return self._count
+
+    def _cancel(self, number: int, header: Header | None) -> None:
+        if header and "token" in header:
+            self.tell("cancel", {"to": number, "token": header["token"]})
+
+    def _forget(self, number: int) -> None:
+        self._waiting.pop(number, None)
+        self._exchanges.pop(number, None)
 
     def close(self) -> None:
         """End the connection; requests under way fail. `on_lost` is not called for it."""
@@ -154,6 +269,11 @@ class Channel:
     def _received(self, header: dict[str, Any], body: bytes) -> None:
         if "event" in header:
             self._on_event(header)
+            return
+        if "going" in header:
+            exchange = self._exchanges.get(header["id"])
+            if exchange is not None:
+                exchange.received(header, body)
             return
         waiting = self._waiting.get(header.get("id", 0))
         error = header.get("error")
@@ -174,7 +294,7 @@ class Channel:
         self._over = reason
         if self._transport is not None:
             self._transport.abort()
-        for waiting in self._waiting.values():
+        for waiting in list(self._waiting.values()):
             if not waiting.done():
                 waiting.set_exception(SandboxLost(reason))
         self._on_lost(reason)

@@ -138,6 +138,34 @@ class FileFailed(SandboxError):
     kind = "file_failed"
 
 
+class PathEscapes(FileFailed):
+    """A path, a link, or a name in an archive leads out of the folders that may be touched."""
+
+    kind = "path_escapes"
+
+
+class QuotaExceeded(SandboxError):
+    """More commands, sessions, environments or bytes at once than a sandbox or its caller allows."""
+
+    kind = "quota_exceeded"
+
+
+class SessionBusy(SandboxError):
+    """The session runs a command already, or there is one of this name already."""
+
+    kind = "session_busy"
+
+
+class SessionEnded(SandboxError):
+    """The session's shell is gone: `exit`, a crash, or `close`; `exit_code` where the shell had one."""
+
+    kind = "session_ended"
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class EnvFailed(SandboxError):
     """The environment inside a sandbox failed. Base of the three below."""
 

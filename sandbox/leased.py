@@ -8,59 +8,29 @@ longer than the time to live loses the lease, and learns of it by LeaseLost.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from rocknroll.sandbox.agent import DEFAULT_OUTPUT_BYTES, MAX_BODY_BYTES
-from rocknroll.sandbox.channel import Channel, Header
-from rocknroll.sandbox.errors import ExecFailed, ExecTimeout, LeaseLost, RequestTimeout, SandboxLost
+from rocknroll.sandbox import transfer
+from rocknroll.sandbox.agent.commands import WINDOW_BYTES
+from rocknroll.sandbox.agent.output import DEFAULT_OUTPUT_BYTES
+from rocknroll.sandbox.channel import Channel, Exchange, Header
+from rocknroll.sandbox.errors import LeaseLost, RequestTimeout, SandboxLost
 from rocknroll.sandbox.lease import Lease
+from rocknroll.sandbox.results import ExecResult, FileStat
+from rocknroll.sandbox.running import RunningCommand
+from rocknroll.sandbox.session import Session
 from rocknroll.sandbox.spec import EnvSpec
 
 HEARTBEATS_PER_TTL = 3
 REPLY_GRACE_S = 10.0
 """The agent ends what runs past its deadline; a reply later than this after it means that the agent is lost."""
 FILE_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True)
-class ExecResult:
-    """What a command did. `exit_code` is negative when a signal ended it."""
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    stdout_cut_bytes: int
-    stderr_cut_bytes: int
-    timed_out: bool
-    wall_s: float
-
-    def check(self) -> Self:
-        """This result, if the command succeeded.
-
-        Raises:
-            ExecTimeout: it was killed at its deadline; ExecFailed: it ended with another code than 0.
-        """
-        if self.timed_out:
-            raise ExecTimeout(f"killed at its deadline after {self.wall_s:.1f} s; {self._tail()}")
-        if self.exit_code != 0:
-            raise ExecFailed(f"exit code {self.exit_code}; {self._tail()}")
-        return self
-
-    def _tail(self) -> str:
-        return f"last output: {(self.stderr or self.stdout)[-500:].decode(errors='replace')!r}"
-
-
-@dataclass(frozen=True)
-class FileStat:
-    """`kind` is `file`, `folder`, `link` or `other`; links are not followed."""
-
-    kind: str
-    size_bytes: int
-    mode: int
-    modified_s: float
+FOLDER_TIMEOUT_S = 600.0
+SESSION_TIMEOUT_S = 30.0
 
 
 class Keeper(Protocol):
@@ -132,6 +102,15 @@ class LeasedSandbox:
         except SandboxLost as lost:
             raise SandboxLost(f"{self.id} was lost: {self._over or lost}") from None
 
+    def exchange(self, op: str, header: Header, timeout_s: float) -> Exchange:
+        """A request that goes on, under this lease's token.
+
+        Raises:
+            LeaseLost: the lease is over. SandboxLost: the sandbox is.
+        """
+        self._check()
+        return self._channel.exchange(op, {"token": self._lease.token, "timeout_s": timeout_s, **header})
+
     async def exec(
         self,
         command: str | Sequence[str],
@@ -146,47 +125,75 @@ class LeasedSandbox:
         Raises:
             ExecFailed: it could not be started. LeaseLost, SandboxLost: see `request`.
         """
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        fields: dict[str, Any] = {
-            "argv": argv,
-            "cwd": cwd,
-            "variables": dict(variables or {}),
-            "output_bytes": output_bytes,
-        }
-        header, body = await self.request("exec", fields, stdin, timeout_s)
-        split = int(header["stdout_bytes"])
-        return ExecResult(
-            exit_code=int(header["exit_code"]),
-            stdout=body[:split],
-            stderr=body[split:],
-            stdout_cut_bytes=int(header["stdout_cut"]),
-            stderr_cut_bytes=int(header["stderr_cut"]),
-            timed_out=bool(header["timed_out"]),
-            wall_s=float(header["wall_s"]),
-        )
+        fields = {**_command(command, cwd, variables), "output_bytes": output_bytes}
+        return ExecResult.of(*await self.request("exec", fields, stdin, timeout_s))
+
+    def stream(
+        self,
+        command: str | Sequence[str],
+        timeout_s: float = 60.0,
+        cwd: str = ".",
+        variables: Mapping[str, str] | None = None,
+    ) -> RunningCommand:
+        """Run a command and read its output, and write its input, while it runs.
+
+        Raises:
+            LeaseLost, SandboxLost: see `request`. What goes wrong later is raised where its output is read.
+        """
+        fields = {**_command(command, cwd, variables), "window": WINDOW_BYTES}
+        return RunningCommand(self.exchange("stream", fields, timeout_s))
+
+    async def session(self, name: str = "", cwd: str = ".", variables: Mapping[str, str] | None = None) -> Session:
+        """Open a persistent shell: bash, or sh where there is none. Without a name it gets one of its own.
+
+        Raises:
+            ExecFailed: it does not start. SessionBusy: there is one of this name. QuotaExceeded: there are too many.
+        """
+        name = name or secrets.token_hex(4)
+        fields = {"name": name, "cwd": cwd, "variables": dict(variables or {})}
+        header, _ = await self.request("session.open", fields, timeout_s=SESSION_TIMEOUT_S)
+        return Session(self, name, str(header["shell"]))
 
     async def read(self, path: str) -> bytes:
         """The content of a file; relative paths start at the working directory.
 
         Raises:
-            FileFailed: there is none, or it is not a regular file.
+            FileFailed: there is none, or it is not a regular file. PathEscapes: it is outside the sandbox's roots.
         """
-        data = b""
-        while True:
-            _, chunk = await self.request("read", {"path": path, "offset": len(data)})
-            data += chunk
-            if len(chunk) < MAX_BODY_BYTES:
-                return data
+        data = bytearray()
+        await transfer.read_to(self, path, data.extend)
+        return bytes(data)
 
     async def write(self, path: str, data: bytes, mode: int | None = None) -> None:
-        """Create or overwrite a file, folders included.
+        """Create or replace a file, folders included; readers see the old content or the new, never a part.
 
         Raises:
-            FileFailed: it cannot be written there.
+            FileFailed: it cannot be written there. PathEscapes: it is outside the sandbox's roots.
         """
-        fields: dict[str, Any] = {"path": path} if mode is None else {"path": path, "mode": mode}
-        for offset in range(0, max(1, len(data)), MAX_BODY_BYTES):
-            await self.request("write", {**fields, "offset": offset}, data[offset : offset + MAX_BODY_BYTES])
+        await transfer.write_from(self, path, [data], mode)
+
+    async def read_to(self, path: str, sink: transfer.Sink) -> int:
+        """See `transfer.read_to`: a file of any size, piece by piece."""
+        return await transfer.read_to(self, path, sink)
+
+    async def write_from(self, path: str, source: transfer.Source, mode: int | None = None) -> int:
+        """See `transfer.write_from`: a file of any size, piece by piece."""
+        return await transfer.write_from(self, path, source, mode)
+
+    async def upload(self, host_path: Path | str, path: str, timeout_s: float = FOLDER_TIMEOUT_S) -> None:
+        """See `transfer.upload`: the content of a folder of this machine."""
+        await transfer.upload(self, Path(host_path), path, timeout_s)
+
+    async def download(
+        self,
+        path: str,
+        host_path: Path | str,
+        timeout_s: float = FOLDER_TIMEOUT_S,
+        limit_bytes: int = transfer.FOLDER_BYTES,
+        limit_entries: int = transfer.FOLDER_ENTRIES,
+    ) -> None:
+        """See `transfer.download`: the content of a folder of the sandbox."""
+        await transfer.download(self, path, Path(host_path), timeout_s, limit_bytes, limit_entries)
 
     async def stat(self, path: str) -> FileStat:
         """What is at a path.
@@ -233,3 +240,8 @@ class LeasedSandbox:
             self.revoke(str(lost))
         else:
             self._schedule()
+
+
+def _command(command: str | Sequence[str], cwd: str, variables: Mapping[str, str] | None) -> dict[str, Any]:
+    argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    return {"argv": argv, "cwd": cwd, "variables": dict(variables or {})}

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from rocknroll.sandbox.agent import DEFAULT_OUTPUT_BYTES
+from rocknroll.sandbox.agent.output import DEFAULT_OUTPUT_BYTES
 from rocknroll.sandbox.client import calls
 from rocknroll.sandbox.client.calls import Call, Event, Json, LeaseInfo, error_of
 from rocknroll.sandbox.client.shared import (
@@ -29,7 +29,7 @@ from rocknroll.sandbox.client.shared import (
     lease_wish,
 )
 from rocknroll.sandbox.errors import LeaseLost, SandboxError
-from rocknroll.sandbox.leased import ExecResult, FileStat
+from rocknroll.sandbox.results import ExecResult, FileStat
 
 
 class Client:

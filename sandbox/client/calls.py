@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from rocknroll.sandbox.errors import SandboxError, ServiceFailed, from_wire
-from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S, ExecResult, FileStat
+from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S
+from rocknroll.sandbox.results import ExecResult, FileStat
 
 ResultT = TypeVar("ResultT")
 Json = dict[str, Any]

@@ -68,8 +68,7 @@ def main() -> None:
     if len(sys.argv) > 5:
         unpack(sys.argv[5], sys.argv[6], user)
     sys.argv = [program, config]
-    if os.path.isdir(program):
-        program = os.path.join(program, "__main__.py")
+    program = os.path.join(program, "__main__.py")
     with open(program, "rb") as file:
         code = compile(file.read(), program, "exec", dont_inherit=True)
     namespace = sys.modules["__main__"].__dict__

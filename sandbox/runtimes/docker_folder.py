@@ -26,9 +26,9 @@ from rocknroll.sandbox.errors import RuntimeUnavailable, SpecInvalid
 INSIDE = "/rock"
 """Where a container has what is ours."""
 _SANDBOX = Path(__file__).resolve().parent.parent
-_PROGRAM = next(path for path in (_SANDBOX / "agent", _SANDBOX / "agent.py") if path.exists())
+_PROGRAM = _SANDBOX / "agent"
 AGENT = f"{INSIDE}/program/{_PROGRAM.name}"
-"""The agent's path inside: a script, or a folder with `__main__.py`."""
+"""The agent's path inside: a folder with `__main__.py`."""
 OUTPUT_TAIL_BYTES = 4096
 _BOOT = Path(__file__).with_name("docker_boot.py")
 
@@ -36,8 +36,7 @@ _BOOT = Path(__file__).with_name("docker_boot.py")
 @cache
 def _program_name() -> str:
     """Changes with the program's content: containers that still run keep the version they started with."""
-    sources = sorted(_PROGRAM.rglob("*.py")) if _PROGRAM.is_dir() else [_PROGRAM]
-    content = b"\0".join(path.read_bytes() for path in (_BOOT, *sources))
+    content = b"\0".join(path.read_bytes() for path in (_BOOT, *sorted(_PROGRAM.rglob("*.py"))))
     return f"program-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
@@ -143,10 +142,7 @@ class FleetFolder:
         fresh = self.path / f"new.{secrets.token_hex(4)}"
         fresh.mkdir()
         shutil.copy(_BOOT, fresh)
-        if _PROGRAM.is_dir():
-            shutil.copytree(_PROGRAM, fresh / _PROGRAM.name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(_PROGRAM, fresh)
+        shutil.copytree(_PROGRAM, fresh / _PROGRAM.name, ignore=shutil.ignore_patterns("__pycache__"))
         for path in (fresh, *fresh.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         try:

@@ -36,8 +36,10 @@ GREETING_S = 1.0
 
 
 def load(name: str, path: str) -> ModuleType:
-    """A module of this package by its file: nothing of the package is imported for it."""
-    found = importlib.util.spec_from_file_location(name, path)
+    """A module of this package by its file, a folder by its path: nothing of the package is imported for it."""
+    inside = [path] if os.path.isdir(path) else None
+    file = os.path.join(path, "__init__.py") if inside else path
+    found = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
     if found is None or found.loader is None:
         raise ImportError(f"cannot load {path}")
     module = importlib.util.module_from_spec(found)
@@ -47,7 +49,8 @@ def load(name: str, path: str) -> ModuleType:
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-agent = load("rocknroll_agent", os.path.join(os.path.dirname(_HERE), "agent.py"))
+load("rocknroll_agent", os.path.join(os.path.dirname(_HERE), "agent"))
+agent = importlib.import_module("rocknroll_agent.server")
 cgroup, jail, outlet, probe, spawn = (
     load("rocknroll_" + name, os.path.join(_HERE, name + ".py"))
     for name in ("cgroup", "jail", "outlet", "probe", "spawn")

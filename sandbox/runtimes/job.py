@@ -17,7 +17,7 @@ from rocknroll.sandbox.spec import SandboxSpec
 
 DEFAULT_MEMORY_BYTES = 2 << 30
 """Of a whole sandbox, where control groups limit it: as in Docker."""
-_AGENT = Path(__file__).resolve().parent.parent / "agent.py"
+_AGENT = Path(__file__).resolve().parent.parent / "agent"
 
 
 def package_paths() -> tuple[Path, list[Path]]:

@@ -6,21 +6,20 @@ answers its owner only then. Standard library only, loaded by path in the forkse
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 STANDS = b"\0"
 """Told through the pipe when nothing can go wrong any more."""
 
-Serve = Callable[[socket.socket, dict[str, Any]], Coroutine[Any, Any, None]]
+Serve = Callable[[socket.socket, dict[str, Any]], None]
 
 
 def close_descriptors(keep: list[int]) -> None:
@@ -157,5 +156,5 @@ class Spawn:
         os.chdir(self._job["work"]["path"])
         os.write(self._report, STANDS)
         os.close(self._report)
-        asyncio.run(self._serve(self._listener, self._job["agent"]))
+        self._serve(self._listener, self._job["agent"])
         return 0

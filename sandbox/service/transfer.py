@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from rocknroll.sandbox.agent import MAX_BODY_BYTES
+from rocknroll.sandbox.agent.frames import MAX_BODY_BYTES
 from rocknroll.sandbox.leased import LeasedSandbox
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rocknroll.sandbox.client import AsyncClient, AsyncLease
 from rocknroll.sandbox.errors import LeaseLost, LeaseTimeout, SandboxError, ServiceUnreachable, StaleToken
-from rocknroll.sandbox.leased import ExecResult
+from rocknroll.sandbox.results import ExecResult
 
 TTL_S = 8.0
 RETRY_S = 0.1

@@ -69,7 +69,8 @@ class PrivateDaemon:
         paths = [f"--{name}={'unix://' if name == 'host' else ''}{self._folder}/{to}" for name, to in options.items()]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["dockerd", *paths, "--bridge=none", "--iptables=false", "--ip-forward=false"],
+                # In a network of its own: without, it would take the bridge of the machine's daemon away.
+                ["unshare", "--net", "dockerd", *paths, "--iptables=false", "--ip-forward=false"],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
