@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rocknroll.sandbox.channel import Channel, Header
-from rocknroll.sandbox.errors import EnvError, SandboxError
+from rocknroll.sandbox.errors import EnvError, SandboxError, StartFailed
 from rocknroll.sandbox.preload import preload
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
 from rocknroll.sandbox.spec import SandboxSpec
@@ -52,7 +53,7 @@ async def bring_up(
     instance = await runtime.start(spec, instance_id(sandbox_id, generation), floor)
     channel: Channel | None = None
     try:
-        channel = await _connect(instance, spec.start_timeout_s, ears)
+        channel = await _connect_while_alive(instance, spec.start_timeout_s, ears)
         await preload(channel, instance.python, spec, floor)
     except BaseException as error:
         if channel is not None:
@@ -80,6 +81,22 @@ async def take_over(runtime: Runtime, spec: SandboxSpec, row: SandboxRow, ears: 
     except SandboxError:
         await instance.kill()
         return None
+
+
+async def _connect_while_alive(instance: Instance, timeout_s: float, ears: Ears) -> Channel:
+    """An instance that ends before its agent answers is a failed start at once, not after the whole of the timeout."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    instance.on_exit(lambda reason: None if ended.done() else ended.set_result(reason))
+    connecting = asyncio.ensure_future(_connect(instance, timeout_s, ears))
+    either: list[asyncio.Future[Any]] = [connecting, ended]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            raise StartFailed(f"{ended.result()} before its agent answered")
+        return connecting.result()
+    finally:
+        ended.cancel()
+        connecting.cancel()
 
 
 async def _connect(instance: Instance, timeout_s: float, ears: Ears) -> Channel:

@@ -46,25 +46,26 @@ class Running:
         self._exit_code: int | None = None
         self._over = self._grace_over = self._timed_out = self._killed = False
         with contextlib.ExitStack() as theirs:
-            ours = []
-            for _ in STREAMS:
-                reading, writing = os.pipe()
-                theirs.callback(os.close, writing)
-                ours.append((reading, writing))
+            ours: dict[str, int] = {}
+            ends = []
+            for name in STREAMS:
+                ours[name], end = os.pipe()
+                theirs.callback(os.close, end)
+                ends.append(end)
             try:
-                pid = start(state.marks.mark(self.owner), (stdin, ours[0][1], ours[1][1]))
+                pid = start(state.marks.mark(self.owner), (stdin, ends[0], ends[1]))
             except BaseException:
-                for reading, _ in ours:
+                for reading in ours.values():
                     os.close(reading)
                 raise
-        self._outlets = [
-            Outlet(self._loop, reading, lambda data, name=name: self._took(name, data), self._outlet_ended)  # type: ignore[misc]
-            for name, (reading, _) in zip(STREAMS, ours, strict=False)
-        ]
+        self._outlets = [self._outlet(name, reading) for name, reading in ours.items()]
         self._loop.on_exit(pid, self._ended)
         self._deadline = self._loop.later(timeout_s, self._expire)
         state.commands.add(self)
         call.begin(self)
+
+    def _outlet(self, name: str, descriptor: int) -> Outlet:
+        return Outlet(self._loop, descriptor, lambda data: self._took(name, data), self._outlet_ended)
 
     def _took(self, name: str, data: bytes) -> None:
         raise NotImplementedError

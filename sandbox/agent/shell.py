@@ -52,25 +52,26 @@ class Bash:
         """For a new shell; `state`: of `numbers`, where it goes on from."""
         report = f">&{self.numbers.report}"
         at_end = (
-            f"{{ __rock_s=$?; {self._state(self.numbers.last)}; case $BASH_COMMAND in exit|exit\\ *) __rock_k=exit;; "
-            f"*) __rock_k=fail;; esac; "
+            f"{{ __rock_s=$?; {self._state(self.numbers.last)}; "
             f'\\builtin printf "%s %s %s\\0" $__rock_k $__rock_n $__rock_s {report}; }} 2>/dev/null'
         )
         at_stop = f"{{ {self._state(self.numbers.last)}; \\builtin kill -KILL $$; }} 2>/dev/null"
         before = "" if state is None else f". /proc/self/fd/{state} >/dev/null 2>&1\n"
         return (
             f"{before}\\builtin trap '{at_end}' EXIT\n\\builtin trap '{at_stop}' {STOP_SIGNAL}\n"
-            f"__rock_status() {{ return $1; }}\n__rock_s=${{__rock_s:-0}}; __rock_n=${{__rock_n:-none}}\n"
+            "exit() { __rock_s=$?; [ $BASH_SUBSHELL = 0 ] && __rock_k=exit; \\builtin exit "
+            '"${1-$__rock_s}"; }\n'
+            f"__rock_status() {{ return $1; }}\n__rock_s=${{__rock_s:-0}} __rock_n=${{__rock_n:-none}} __rock_k=fail\n"
             f'{{ {self._state(self.numbers.kept)}; \\builtin printf "ready {nonce} 0\\0" {report}; }} 2>/dev/null\n'
         )
 
     def line(self, mark: int, nonce: str) -> str:
         """For one run. It begins with a line of its own, because bash may stumble after a syntax error."""
+        run, done = _evaluate("\\builtin eval"), f">&{self.numbers.report}; {self._state(self.numbers.kept)}"
         return (
             f"\n{{ __rock_n={nonce}; \\ulimit -S -x {mark}; "
-            f'IFS= \\builtin read -r -d "" __rock_c <&{self.numbers.text}; __rock_status $__rock_s; }} 2>/dev/null; \\builtin eval "$__rock_c" </dev/null; {{ __rock_s=$?; '
-            f'\\builtin printf "done %s %s\\0" $__rock_n $__rock_s >&{self.numbers.report}; '
-            f"{self._state(self.numbers.kept)}; }} 2>/dev/null\n"
+            f'IFS= \\builtin read -r -d "" __rock_c <&{self.numbers.text}; }} 2>/dev/null; {run}'
+            f'{{ __rock_s=$?; \\builtin printf "done %s %s\\0" $__rock_n $__rock_s {done}; }} 2>/dev/null\n'
         )
 
 
@@ -105,17 +106,26 @@ class Posix:
         )
 
     def line(self, mark: int, nonce: str) -> str:
+        run, done = _evaluate("command eval"), f">&{self.numbers.report}; {self._state(self.numbers.kept)}"
         return (
-            f"\n{{ __rock_n={nonce}; ulimit -S -w {mark}; __rock_c=$(cat <&{self.numbers.text}); "
-            '__rock_status $__rock_s; } 2>/dev/null; command eval "$__rock_c" </dev/null; { __rock_s=$?; '
-            f"printf 'done %s %s\\0' $__rock_n $__rock_s >&{self.numbers.report}; "
-            f"{self._state(self.numbers.kept)}; }} 2>/dev/null\n"
+            f"\n{{ __rock_n={nonce}; ulimit -S -w {mark}; __rock_c=$(cat <&{self.numbers.text}); }} 2>/dev/null; "
+            f"{run}"
+            f"{{ __rock_s=$?; printf 'done %s %s\\0' $__rock_n $__rock_s {done}; }} 2>/dev/null\n"
         )
+
+
+def _evaluate(command: str) -> str:
+    """Run the command, with `$?` as the run before left it: behind `||`, where `set -e` lets a failure pass."""
+    run = f'{command} "$__rock_c" </dev/null'
+    return (
+        f"if {{ [ $__rock_s = 0 ]; }} 2>/dev/null; then {run}; "
+        f"else {{ __rock_status $__rock_s; }} 2>/dev/null || {run}; fi; "
+    )
 
 
 def find(variables: Mapping[str, str]) -> Bash | Posix:
     """bash if the sandbox has it, else sh."""
-    for folder in [*variables.get("PATH", os.defpath).split(os.pathsep), "/bin", "/usr/bin"]:
+    for folder in variables.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, "bash")
         if folder and os.access(path, os.X_OK):
             return Bash(path)

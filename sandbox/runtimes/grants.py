@@ -73,7 +73,11 @@ class Grants:
     @property
     def places_remedy(self) -> str:
         """What gives control groups to a user who has none."""
-        return "systemd-run --user --scope -p Delegate=yes COMMAND" if self.places_refused and os.getuid() else ""
+        if not self.places_refused or os.getuid() == 0:
+            return ""
+        if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            return "systemd-run --user --scope -p Delegate=yes COMMAND"
+        return "sudo COMMAND: version 1 of control groups is root's alone"
 
 
 def bubblewrap_works(bubblewrap: str) -> bool:

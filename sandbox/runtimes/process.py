@@ -260,8 +260,8 @@ class ProcessRuntime:
             raise RuntimeUnavailable(f"the process runtime needs Linux, this is {sys.platform}")
         if dead is not None:
             await dead.close()
-        folder = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._parent))
-        link = ForkLink.launch(folder, durable=self._durable_s > 0)
+        link = self._launch()
+        folder = link.folder
         env = spec.env if preload else None
         modules = [env.host, env.entry_point.partition(":")[0]] if env else []
         path = [job.package_paths()[0], *(env.python_path if env else ())]
@@ -290,6 +290,19 @@ class ProcessRuntime:
             await link.close()
             raise
         return link
+
+    def _launch(self) -> ForkLink:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._parent))
+        except OSError as error:
+            raise RuntimeUnavailable(
+                f"sandboxes need a folder under {self._parent}: {error}; make room there, or set TMPDIR"
+            ) from None
+        try:
+            return ForkLink.launch(folder, durable=self._durable_s > 0)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise RuntimeUnavailable(f"the forkserver cannot be started with {sys.executable}: {error}") from None
 
     async def _find_grants(self, link: ForkLink) -> Grants:
         answer = await link.call("probe", PROBE_TIMEOUT_S, folder=str(link.folder / "probe"))

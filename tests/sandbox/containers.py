@@ -1,4 +1,4 @@
-"""Containers for tests: the base image, small limits, an open instance. Without Docker, tests skip, or fail if so told."""
+"""Containers for tests: the base image, small limits, an open instance. Without Docker tests skip, or fail if told."""
 
 from __future__ import annotations
 

@@ -1,22 +1,15 @@
-"""The agent as a file of its own, under every Python it promises to run on that this machine has."""
+"""The agent as a program of its own, under every Python it promises to run on that this machine has."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import socket
-import subprocess
+import select
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from rocknroll.sandbox import agent
-from rocknroll.sandbox.agent import Frames, pack
+from alone import Client, running_agent
 
 
 def interpreters() -> list[str]:
@@ -24,7 +17,7 @@ def interpreters() -> list[str]:
     roots = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     roots += sorted((Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions").glob("3.*/bin"))
     found = {}
-    for minor in (8, 9, 13):
+    for minor in (9, 13):
         for root in roots:
             candidate = root / f"python3.{minor}"
             if candidate.is_file() and "shims" not in candidate.parts:
@@ -32,56 +25,69 @@ def interpreters() -> list[str]:
     return [sys.executable, *found.values()]
 
 
-class Client:
-    """A blocking client without any of the fleet's code."""
-
-    def __init__(self, path: Path) -> None:
-        self._link = socket.socket(socket.AF_UNIX)
-        self._link.connect(str(path))
-        self._link.settimeout(120)
-        self._frames = Frames()
-
-    def ask(self, body: bytes = b"", **header: Any) -> tuple[dict[str, Any], bytes]:
-        self._link.sendall(pack(json.dumps({"id": 1, **header}).encode(), body))
-        while True:
-            for reply, data in self._frames.feed(self._link.recv(1 << 16)):
-                return json.loads(reply), data
-
-    def close(self) -> None:
-        self._link.close()
-
-
 @pytest.fixture(params=interpreters(), ids=lambda path: Path(path).name)
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
-    folder = Path(tempfile.mkdtemp(prefix="t-"))
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(folder / "s"))
-    listener.listen(1)
-    reader, writer = os.pipe()
-    variables = {"PATH": os.environ["PATH"]}
-    config = {"workdir": str(folder), "variables": variables, "token": 0, "secret": "s", "listener": listener.fileno()}
-    os.write(writer, json.dumps(config).encode())
-    os.close(writer)
-    command = [request.param, "-I", "-S", agent.__file__, str(reader)]
-    process = subprocess.Popen(command, pass_fds=[reader, listener.fileno()])
-    client = Client(folder / "s")
-    yield client
-    client.close()
-    process.kill()
-    process.wait()
-    os.close(reader)
-    listener.close()
-    shutil.rmtree(folder)
+def client(request: pytest.FixtureRequest, folder: Path) -> Iterator[Client]:
+    with running_agent(folder, python=request.param) as path:
+        client = Client(path)
+        yield client
+        client.close()
 
 
 def test_the_agent_needs_nothing_but_the_standard_library(client: Client) -> None:
-    assert "say hello" in client.ask(op="ping")[0]["error"]["message"]
-    assert client.ask(op="hello", secret="s")[0]["version"] == agent.VERSION
-    done, output = client.ask(b"typed", op="exec", token=5, argv=["sh", "-c", "cat; exit 4"], timeout_s=60)
+    done, output = client.do("exec", b"typed", token=5, argv=["sh", "-c", "cat; exit 4"])
     assert (done["exit_code"], output) == (4, b"typed")
-    assert client.ask(op="exec", token=5, argv=["sleep", "1000"], timeout_s=0.2)[0]["timed_out"]
-    assert client.ask(op="stat", token=4, path=".")[0]["error"]["kind"] == "stale_token"
-    assert client.ask(b"data", op="write", token=5, path="a/b")[0]["size_bytes"] == 4
-    assert client.ask(op="read", token=5, path="a/b", offset=1)[1] == b"ata"
-    assert client.ask(op="nonsense", token=5)[0]["error"]["kind"] == "protocol_error"
-    assert client.ask(op="exec", token=5)[0]["error"]["kind"] == "protocol_error"
+    assert client.do("exec", token=5, argv=["sleep", "1000"], timeout_s=0.2)[0]["timed_out"]
+    assert client.do("stat", token=4, path=".")[0]["error"]["kind"] == "stale_token"
+    assert client.do("write", b"data", token=5, path="a/b")[0]["size_bytes"] == 4
+    assert client.do("read", token=5, path="a/b", offset=1)[1] == b"ata"
+    assert client.do("session.open", token=5, name="x")[0]["shell"] in ("bash", "sh")
+    assert client.do("session.run", b"cd a; echo $PWD", token=5, name="x")[1].endswith(b"/work/a\n")
+    assert client.do("session.run", b"sleep 1000", token=5, name="x", timeout_s=0.2)[0]["timed_out"]
+    assert client.do("session.run", b"echo $PWD", token=5, name="x")[1].endswith(b"/work/a\n")
+    assert client.do("pack", token=5, path="a", window=1 << 20)[0]["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": "nonsense"},
+        {"op": "exec"},
+        {"op": "exec", "argv": []},
+        {"op": "exec", "argv": 7, "timeout_s": 1},
+        {"op": "exec", "argv": ["true"], "timeout_s": float("nan")},
+        {"op": "exec", "argv": ["true"], "timeout_s": -1},
+        {"op": "exec", "argv": ["true"], "timeout_s": "soon"},
+        {"op": "exec", "argv": ["true"], "variables": [1]},
+        {"op": "exec", "argv": ["true"], "output_bytes": 1 << 40},
+        {"op": "read", "path": ""},
+        {"op": "read", "path": "a\0b"},
+        {"op": "read", "path": "x", "offset": -1},
+        {"op": "write", "path": "x", "last": False},
+        {"op": "session.run", "name": "never opened"},
+        {"op": "env.reset"},
+        {"op": "exec", "token": "one", "argv": ["true"]},
+        {"op": "exec", "token": None, "argv": ["true"]},
+    ],
+    ids=str,
+)
+def test_a_request_that_makes_no_sense_is_answered_with_an_error(folder: Path, fields: dict[str, object]) -> None:
+    with running_agent(folder) as path:
+        client = Client(path)
+        assert client.ask(**{"token": 1, "timeout_s": 5, **fields})[0]["error"]["kind"] in (
+            "protocol_error",
+            "exec_failed",
+            "session_ended",
+            "env_crashed",
+        )
+        assert client.do("exec", argv=["true"])[0]["exit_code"] == 0
+        client.close()
+
+
+def test_an_agent_that_nobody_is_connected_to_ends(folder: Path) -> None:
+    with running_agent(folder, orphan_ttl_s=0.2) as path:
+        client = Client(path)
+        about = client.do("exec", argv=["sh", "-c", "echo $PPID"])[1]
+        ended = os.pidfd_open(int(about))
+        client.close()
+        assert select.select([ended], [], [], 30)[0]
+        os.close(ended)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocknroll.sandbox.agent import MAX_BODY_BYTES, PREFIX, Frames, HeadTail, Refused, pack
+from rocknroll.sandbox.agent.frames import MAX_BODY_BYTES, PREFIX, Frames, Refused, pack
+from rocknroll.sandbox.agent.output import HeadTail
 
 
 @given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=200)), max_size=8), st.data())

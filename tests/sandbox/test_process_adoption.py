@@ -24,7 +24,7 @@ from rocknroll.sandbox.spec import SandboxSpec
 
 pytestmark = pytest.mark.asyncio
 SPEC = SandboxSpec()
-LONG_S = 600.0
+LONG_S = 60.0
 
 
 def make_runtime(folder: Path, fleet_id: str = "mine", durable_s: float = LONG_S) -> ProcessRuntime:
