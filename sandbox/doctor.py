@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.sandbox.channel import SOCKET_PATH_LIMIT_BYTES
+from rocknroll.sandbox.errors import RuntimeUnavailable, SandboxError
 from rocknroll.sandbox.runtimes.base import Isolation
 from rocknroll.sandbox.runtimes.grants import LIMITED, Grants
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
+from rocknroll.sandbox.state_folder import STATE_VARIABLE, StateFolder, default_folder
 
 FOLDER_BYTES = len("/rock-01234567-abcdefgh/1000000/agent.sock")
 """What the process runtime appends to the temporary folder, at most."""
 DESCRIPTORS_FOR_200_SANDBOXES = 1024
+DOCKER = "docker runtime"
 
 
 async def examine() -> dict[str, Any]:
-    """`checks`: each with `name`, `ok`, `found` and `remedy`; `isolation` of the process runtime; `ok` over all.
+    """`checks`: each with `name`, `ok`, `found` and `remedy`; `isolation` of the process runtime; `ok` over all that
+    process sandboxes need (Docker is only for `runtime: docker`).
 
     Raises:
         RuntimeUnavailable: the process runtime cannot work here at all.
@@ -29,9 +33,9 @@ async def examine() -> dict[str, Any]:
     finally:
         await runtime.close()
     isolation = grants.isolation
-    checks = [_isolation(isolation), _limits(grants), _socket_paths(), _descriptors()]
+    checks = [_isolation(isolation), _limits(grants), _socket_paths(), _descriptors(), _state(), await _docker()]
     return {
-        "ok": all(check["ok"] for check in checks),
+        "ok": all(check["ok"] for check in checks if check["name"] != DOCKER),
         "checks": checks,
         "isolation": {
             "runtime": runtime.name,
@@ -42,6 +46,31 @@ async def examine() -> dict[str, Any]:
             "remedy": isolation.remedy,
         },
     }
+
+
+async def _docker() -> dict[str, Any]:
+    from rocknroll.sandbox.runtimes.docker import DockerRuntime  # its library takes a moment to import
+
+    runtime = DockerRuntime("doctor")
+    try:
+        isolation = await runtime.isolation()
+    except RuntimeUnavailable as error:
+        return _check(DOCKER, False, str(error))
+    finally:
+        await runtime.close()
+    found = f"{isolation.level}; own: {', '.join(isolation.separated)}; shared: {', '.join(isolation.shared)}"
+    return _check(DOCKER, not isolation.missing, f"{found}; {isolation.missing}".rstrip("; "), isolation.remedy)
+
+
+def _state() -> dict[str, Any]:
+    folder = StateFolder(default_folder())
+    pid = folder.manager()
+    found = f"{folder.path}: {'no manager' if pid is None else f'the manager with pid {pid}'}"
+    try:
+        folder.check()
+    except SandboxError as error:
+        return _check("state folder", False, str(error), f"export {STATE_VARIABLE}=/tmp/rock")
+    return _check("state folder", True, found)
 
 
 def _check(name: str, ok: bool, found: str, remedy: str = "") -> dict[str, Any]:

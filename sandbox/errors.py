@@ -267,4 +267,6 @@ def from_wire(error: Mapping[str, Any]) -> SandboxError:
         return ProtocolError(f"agent sent an error of unknown kind {kind!r}: {message}")
     if issubclass(cls, EnvError):
         return cls(message, str(error.get("type", "")), str(error.get("traceback", "")))
+    if issubclass(cls, SessionEnded):
+        return cls(message, error.get("exit_code"))
     return cls(message)

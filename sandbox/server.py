@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request, Response
 import rocknroll
 from rocknroll.sandbox.errors import SpecInvalid, StateLocked
 from rocknroll.sandbox.fleetfile import FleetFile, Listen
-from rocknroll.sandbox.service import bodies, holding, looking, problems
+from rocknroll.sandbox.service import bodies, holding, looking, problems, working
 from rocknroll.sandbox.service.access import Tokens, load_tokens
 from rocknroll.sandbox.service.gate import BodyLimit, CallerGone
 from rocknroll.sandbox.service.listeners import PeerProtocol, QuietServer, tcp_socket, unix_socket
@@ -42,8 +42,8 @@ def create_app(site: Site, tokens: Tokens) -> FastAPI:
         redoc_url=None,
         responses={"default": {"model": bodies.Problem, "description": "What went wrong"}},
     )
-    app.state.site, app.state.tokens = site, tokens
-    for routes in (looking.open_routes, looking.read_routes, looking.operate_routes, holding.routes):
+    app.state.site, app.state.tokens, app.state.streams = site, tokens, {}
+    for routes in (looking.open_routes, looking.read_routes, looking.operate_routes, holding.routes, working.routes):
         app.include_router(routes)
     problems.install(app)
 

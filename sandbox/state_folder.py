@@ -84,12 +84,11 @@ class StateFolder:
         named = self.last_fleet().get("listen", {}).get("unix")
         return Path(named) if named else self.socket
 
-    def prepare(self) -> None:
-        """Make the folder and see that it can be written.
+    def check(self) -> None:
+        """See that the folder, if it is there, can be this user's state folder.
 
         Raises:
-            SocketPathTooLong: sandboxes in it could have no sockets.
-            StoreFailed: it cannot be made or written, or is another user's.
+            SocketPathTooLong: sandboxes in it could have no sockets. StoreFailed: it is another user's.
         """
         length = len(str(self.path).encode()) + SANDBOX_SOCKET_BYTES
         if length > SOCKET_PATH_LIMIT_BYTES:
@@ -97,14 +96,21 @@ class StateFolder:
                 f"the state folder {self.path} is too deep: socket paths in it would have {length} bytes, the kernel"
                 f" accepts {SOCKET_PATH_LIMIT_BYTES}. Choose a shorter one with `--state` or ${STATE_VARIABLE}."
             )
+        if self.path.is_dir() and (owner := self.path.stat().st_uid) != os.geteuid():
+            raise StoreFailed(
+                f"the state folder {self.path} belongs to user {owner}, this is user {os.geteuid()}."
+                f" Choose another with `--state` or ${STATE_VARIABLE}."
+            )
+
+    def prepare(self) -> None:
+        """Make the folder and see that it can be written.
+
+        Raises:
+            SocketPathTooLong, StoreFailed: see `check`; also StoreFailed when it cannot be made or written.
+        """
+        self.check()
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            owner = self.path.stat().st_uid
-            if owner != os.geteuid():
-                raise StoreFailed(
-                    f"the state folder {self.path} belongs to user {owner}, this is user {os.geteuid()}."
-                    f" Choose another with `--state` or ${STATE_VARIABLE}."
-                )
             self.path.chmod(0o700)
             self.run.mkdir(exist_ok=True, mode=0o700)
             os.close(os.open(self._lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))

@@ -111,7 +111,7 @@ async def upload(sandbox: Carrier, host_path: Path, path: str, timeout_s: float)
         while not exchange.reply.done() and (data := await asyncio.to_thread(_some, pieces)):
             await exchange.send(data)
         await exchange.send(b"", end=True)
-        await _end(exchange, "unpack", path)
+        await ended(exchange, "unpack", path)
     finally:
         exchange.cancel()
         os.close(folder)
@@ -142,7 +142,7 @@ async def download(
                 await asyncio.to_thread(unpacker.feed, data)
             else:
                 said = (said + data)[-4096:]
-        await _end(exchange, "pack", path, said)
+        await ended(exchange, "pack", path, said)
         await asyncio.to_thread(unpacker.finish)
     except Refused as refused:
         raise from_wire({"kind": refused.kind, "message": str(refused)}) from None
@@ -164,7 +164,12 @@ def _some(pieces: Iterable[bytes]) -> bytes:
     return bytes(held)
 
 
-async def _end(exchange: Exchange, what: str, path: str, said: bytes = b"") -> None:
+async def ended(exchange: Exchange, what: str, path: str, said: bytes = b"") -> None:
+    """Return once `pack` or `unpack` is over; `said` is what it has printed on stderr so far.
+
+    Raises:
+        FileFailed, PathEscapes, QuotaExceeded: it failed.
+    """
     while (piece := await exchange.piece()) is not None:
         said = (said + piece[1])[-4096:]
     header, _ = exchange.reply.result()

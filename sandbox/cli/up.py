@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
@@ -82,6 +81,8 @@ def down(
         _say_end(folder, pid, as_json)
         return
     killed = pid is not None and _end(folder, pid, timeout_s)
+    import asyncio
+
     from rocknroll.sandbox.takedown import take_down
 
     ended = asyncio.run(take_down(folder))
@@ -97,6 +98,7 @@ def down(
 
 def _serve(fleet: FleetFile, folder: StateFolder) -> None:
     """Serve until a signal. Ctrl-C ends with its own code, SIGTERM (which `rock down` sends) is success."""
+    import asyncio
     import logging
 
     from rocknroll.sandbox.server import serve

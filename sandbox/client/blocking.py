@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import httpx
-
-from rocknroll.sandbox.agent.output import DEFAULT_OUTPUT_BYTES
 from rocknroll.sandbox.client import calls
-from rocknroll.sandbox.client.calls import Call, Event, Json, LeaseInfo, error_of
+from rocknroll.sandbox.client.blocking_lease import Lease
+from rocknroll.sandbox.client.calls import Event, Json
 from rocknroll.sandbox.client.shared import (
-    CHUNK_BYTES,
-    CONNECT_S,
-    FILE_SILENCE_S,
-    LIMITS,
     STREAM_SILENCE_S,
-    Address,
-    LeaseFacts,
-    ResultT,
-    answer_of,
-    body_of,
     event_of,
     lease_wish,
 )
-from rocknroll.sandbox.errors import LeaseLost, SandboxError
-from rocknroll.sandbox.results import ExecResult, FileStat
+from rocknroll.sandbox.client.wire import Wire
 
 
 class Client:
@@ -43,20 +29,13 @@ class Client:
     """
 
     def __init__(self, address: str | Path | None = None, token: str | None = None) -> None:
-        self._address = Address(address, token)
-        self._http = httpx.Client(
-            base_url=self._address.base_url,
-            headers=self._address.headers,
-            transport=httpx.HTTPTransport(uds=self._address.uds, limits=LIMITS) if self._address.uds else None,
-            limits=LIMITS,
-            trust_env=not self._address.uds,
-        )
+        self._wire = Wire(address, token)
 
     def healthz(self) -> Json:
-        return self._send(calls.healthz())
+        return self._wire.send(calls.healthz())
 
     def pools(self) -> list[Json]:
-        return self._send(calls.pools())
+        return self._wire.send(calls.pools())
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until every pool has the sandboxes that are wanted of it.
@@ -64,11 +43,11 @@ class Client:
         Raises:
             FleetExhausted: one never will. LeaseTimeout: not in time.
         """
-        self._send(calls.wait_ready(timeout_s))
+        self._wire.send(calls.wait_ready(timeout_s))
 
     def snapshot(self) -> list[Json]:
         """Every sandbox, as `rock ps` shows it."""
-        return self._send(calls.snapshot())
+        return self._wire.send(calls.snapshot())
 
     def describe(self, sandbox_id: str) -> Json:
         """One sandbox with its specification, newest events and last output; ids may be shortened here and below.
@@ -76,11 +55,11 @@ class Client:
         Raises:
             NotFound: there is none, or (AmbiguousId) more than one.
         """
-        return self._send(calls.describe(sandbox_id))
+        return self._wire.send(calls.describe(sandbox_id))
 
     def restart(self, sandbox_id: str) -> str:
         """A fresh instance, out of quarantine if need be; returns the whole id."""
-        return self._send(calls.restart(sandbox_id))
+        return self._wire.send(calls.restart(sandbox_id))
 
     def commit(self, sandbox_id: str, tag: str) -> str:
         """Snapshot a Docker sandbox that has `writable_root` into an image; returns the image's id.
@@ -88,27 +67,27 @@ class Client:
         Raises:
             SpecInvalid: there is nothing of it that an image could keep.
         """
-        return self._send(calls.commit(sandbox_id, tag))
+        return self._wire.send(calls.commit(sandbox_id, tag))
 
     def scale(self, pool: str, size: int, ready: int | None = None) -> Json:
         """Another size; returns the pool."""
-        return self._send(calls.scale(pool, size, ready))
+        return self._wire.send(calls.scale(pool, size, ready))
 
     def events(self, after: int = 0, limit: int = 1_000, newest: bool = False) -> list[Event]:
         """Events above `after`, oldest first; with `newest` the last `limit` of them all."""
-        return self._send(calls.events(after, limit, newest))
+        return self._wire.send(calls.events(after, limit, newest))
 
     def follow(self, after: int = 0) -> Iterator[Event]:
         """Events above `after`, then those that happen, until the service ends."""
-        stream = self._stream("GET", "/v1/events/stream", STREAM_SILENCE_S, params={"after": after})
-        with stream as response, self._address.reaching():
+        stream = self._wire.stream("GET", "/v1/events/stream", STREAM_SILENCE_S, params={"after": after})
+        with stream as response, self._wire.address.reaching():
             for line in response.iter_lines():
                 if (event := event_of(line)) is not None:
                     yield event
 
     def metrics(self) -> str:
         """Prometheus' text format."""
-        with self._stream("GET", calls.metrics(), calls.QUICK_S) as response, self._address.reaching():
+        with self._wire.stream("GET", calls.metrics(), calls.QUICK_S) as response, self._wire.address.reaching():
             return response.read().decode()
 
     def lease(
@@ -130,8 +109,8 @@ class Client:
         Raises:
             LeaseTimeout, FleetExhausted: see `Fleet.lease`.
         """
-        info = self._send(calls.lease(lease_wish(pool, sandbox_id, owner, ttl_s, bind_to_process), timeout_s))
-        return Lease(self, info, heartbeats)
+        info = self._wire.send(calls.lease(lease_wish(pool, sandbox_id, owner, ttl_s, bind_to_process), timeout_s))
+        return Lease(self._wire, info, heartbeats)
 
     def held(self, token: int, heartbeats: bool = False) -> Lease:
         """The lease with this token, taken by whomever.
@@ -139,10 +118,10 @@ class Client:
         Raises:
             LeaseLost: it is over.
         """
-        return Lease(self, self._send(calls.look(token)), heartbeats)
+        return Lease(self._wire, self._wire.send(calls.look(token)), heartbeats)
 
     def close(self) -> None:
-        self._http.close()
+        self._wire.close()
 
     def __enter__(self) -> Self:
         return self
@@ -151,107 +130,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _send(self, call: Call[ResultT]) -> ResultT:
-        with self._address.reaching():
-            response = self._http.request(
-                call.method,
-                call.path,
-                params=dict(call.params),
-                json=call.json,
-                timeout=httpx.Timeout(call.timeout_s, connect=CONNECT_S),
-            )
-        return answer_of(call, response)
-
-    @contextlib.contextmanager
-    def _stream(self, method: str, path: str, silence_s: float, **more: Any) -> Iterator[httpx.Response]:
-        with contextlib.ExitStack() as stack:
-            timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
-            with self._address.reaching():
-                response = stack.enter_context(self._http.stream(method, path, timeout=timeout, **more))
-                if not response.is_success:
-                    response.read()
-                    raise error_of(response.status_code, body_of(response))
-            yield response
-
-
-class Lease(LeaseFacts):
-    """A sandbox in hand. As a context manager it is released at the end, recycled after an exception."""
-
-    def __init__(self, client: Client, info: LeaseInfo, heartbeats: bool) -> None:
-        super().__init__(info)
-        self._client = client
-        self._done = threading.Event()
-        if heartbeats:
-            threading.Thread(target=self._beat, name=f"heartbeats of lease {info.token}", daemon=True).start()
-
-    def exec(
-        self,
-        command: str | Sequence[str],
-        timeout_s: float = 60.0,
-        stdin: bytes = b"",
-        cwd: str = ".",
-        variables: Mapping[str, str] | None = None,
-        output_bytes: int = DEFAULT_OUTPUT_BYTES,
-    ) -> ExecResult:
-        """Run a command (a string goes to `sh -c`); see `LeasedSandbox.exec`."""
-        self._check()
-        call = calls.execute(self.token, command, timeout_s, stdin, cwd, variables, output_bytes)
-        return self._client._send(call)
-
-    def read(self, path: str) -> bytes:
-        """The content of a file; relative paths start at the working directory."""
-        return b"".join(self.read_chunks(path))
-
-    def read_chunks(self, path: str) -> Iterator[bytes]:
-        """The content of a file, piece by piece."""
-        self._check()
-        stream = self._client._stream("GET", calls.files(self.token), FILE_SILENCE_S, params={"path": path})
-        with stream as response, self._client._address.reaching():
-            yield from response.iter_bytes(CHUNK_BYTES)
-
-    def write(self, path: str, data: bytes | Iterable[bytes], mode: int | None = None) -> None:
-        """Create or overwrite a file, folders included."""
-        self._check()
-        params = {"path": path} if mode is None else {"path": path, "mode": mode}
-        with self._client._stream("PUT", calls.files(self.token), FILE_SILENCE_S, params=params, content=data):
-            pass
-
-    def stat(self, path: str) -> FileStat:
-        self._check()
-        return self._client._send(calls.stat(self.token, path))
-
-    def heartbeat(self, ttl_s: float | None = None) -> None:
-        """Move the deadline to a full time to live from now, optionally another one.
-
-        Raises:
-            LeaseLost: it is over.
-        """
-        self._check()
-        self._info = self._client._send(calls.heartbeat(self.token, ttl_s))
-
-    def release(self, recycle: bool = False) -> None:
-        """Give it back. Idempotent, also after a loss."""
-        if self._over:
-            return
-        self._over = "released"
-        self._done.set()
-        with contextlib.suppress(LeaseLost):
-            self._client._send(calls.release(self.token, recycle))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release(recycle=error is not None)
-
-    def _beat(self) -> None:
-        pause_s: float | None = self._pause_s()
-        while pause_s is not None and not self._done.wait(pause_s):
-            try:
-                self.heartbeat()
-                pause_s = self._pause_s()
-            except SandboxError as error:
-                pause_s = self._noted(error)

@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from rocknroll.sandbox.errors import SandboxError, ServiceFailed, from_wire
-from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S
+from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S, SESSION_TIMEOUT_S
 from rocknroll.sandbox.results import ExecResult, FileStat
+from rocknroll.sandbox.session import CLOSE_TIMEOUT_S
 
 ResultT = TypeVar("ResultT")
 Json = dict[str, Any]
@@ -45,6 +46,7 @@ class LeaseInfo:
     owner: str
     ttl_s: float
     deadline: float
+    python: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def error_of(status: int, body: Any) -> SandboxError:
             "message": body.get("detail", ""),
             "type": body.get("error_type") or "",
             "traceback": body.get("traceback") or "",
+            "exit_code": body.get("exit_code"),
         }
     )
 
@@ -150,7 +153,7 @@ def execute(
         "variables": dict(variables or {}),
         "output_bytes": output_bytes,
     }
-    return Call("POST", f"/v1/leases/{token}/exec", _exec_result, json=wish, timeout_s=timeout_s + 2 * REPLY_GRACE_S)
+    return Call("POST", f"/v1/leases/{token}/exec", exec_result, json=wish, timeout_s=timeout_s + 2 * REPLY_GRACE_S)
 
 
 def stat(token: int, path: str) -> Call[FileStat]:
@@ -168,13 +171,62 @@ def files(token: int) -> str:
     return f"/v1/leases/{token}/files"
 
 
+def archive(token: int) -> str:
+    """Path that folders are read from and written to, as tar streams."""
+    return f"/v1/leases/{token}/archive"
+
+
+def streams(token: int) -> str:
+    """Path that commands are begun at whose output is streamed."""
+    return f"/v1/leases/{token}/streams"
+
+
+def stream_wish(command: str | Sequence[str], timeout_s: float, cwd: str, variables: Mapping[str, str] | None) -> Json:
+    return {
+        "command": command if isinstance(command, str) else list(command),
+        "timeout_s": timeout_s,
+        "cwd": cwd,
+        "variables": dict(variables or {}),
+    }
+
+
+def kill(token: int, stream: str) -> Call[None]:
+    return Call("DELETE", f"{streams(token)}/{stream}", lambda answer: None)
+
+
+def open_session(token: int, name: str, cwd: str, variables: Mapping[str, str] | None) -> Call[Json]:
+    wish = {"name": name, "cwd": cwd, "variables": dict(variables or {})}
+    return Call("POST", f"/v1/leases/{token}/sessions", dict, json=wish, timeout_s=SESSION_TIMEOUT_S + REPLY_GRACE_S)
+
+
+def run(token: int, session: str, command: str, timeout_s: float, output_bytes: int) -> Call[ExecResult]:
+    wish = {"command": command, "timeout_s": timeout_s, "output_bytes": output_bytes}
+    path = f"/v1/leases/{token}/sessions/{_part(session)}/run"
+    return Call("POST", path, exec_result, json=wish, timeout_s=timeout_s + 2 * REPLY_GRACE_S)
+
+
+def interrupt(token: int, session: str) -> Call[bool]:
+    path = f"/v1/leases/{token}/sessions/{_part(session)}/interrupt"
+    return Call("POST", path, lambda answer: bool(answer["interrupted"]), timeout_s=FILE_TIMEOUT_S + REPLY_GRACE_S)
+
+
+def close_session(token: int, session: str) -> Call[None]:
+    path = f"/v1/leases/{token}/sessions/{_part(session)}"
+    return Call("DELETE", path, lambda answer: None, timeout_s=CLOSE_TIMEOUT_S + REPLY_GRACE_S)
+
+
 def _lease_info(answer: Json) -> LeaseInfo:
     return LeaseInfo(
-        int(answer["token"]), answer["sandbox"], answer["owner"], float(answer["ttl_s"]), float(answer["deadline"])
+        token=int(answer["token"]),
+        sandbox_id=answer["sandbox"],
+        owner=answer["owner"],
+        ttl_s=float(answer["ttl_s"]),
+        deadline=float(answer["deadline"]),
+        python=tuple(answer["python"]),
     )
 
 
-def _exec_result(answer: Json) -> ExecResult:
+def exec_result(answer: Json) -> ExecResult:
     streams = {name: base64.b64decode(answer[name]) for name in ("stdout", "stderr")}
     return ExecResult(**{**answer, **streams})
 

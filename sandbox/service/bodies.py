@@ -42,6 +42,8 @@ class LeaseState(Model):
     owner: str
     ttl_s: float
     deadline: float
+    python: list[str]
+    """Command of the Python interpreter inside."""
 
 
 class Heartbeat(Model):
@@ -73,6 +75,41 @@ class ExecAnswer(Model):
     stderr_cut_bytes: int
     timed_out: bool
     wall_s: float
+    interrupted: bool
+
+
+class StreamWish(Model):
+    """A command whose output is streamed; its input comes in requests of its own."""
+
+    command: str | Annotated[list[str], Field(min_length=1)]
+    timeout_s: Seconds = 60.0
+    cwd: str = "."
+    variables: dict[str, str] = Field(default_factory=dict)
+
+
+class SessionWish(Model):
+    name: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9._-]*$")
+    """Empty: it gets one."""
+    cwd: str = "."
+    variables: dict[str, str] = Field(default_factory=dict)
+
+
+class SessionState(Model):
+    name: str
+    shell: str
+    """`bash`, or `sh` where there is none."""
+
+
+class RunWish(Model):
+    command: str
+    """Of any number of lines."""
+    timeout_s: Seconds = 60.0
+    output_bytes: PositiveInt = 1 << 18
+
+
+class Interrupted(Model):
+    interrupted: bool
+    """Whether something ran."""
 
 
 class FileAnswer(Model):
@@ -193,3 +230,4 @@ class Problem(Model):
     code: str
     error_type: str | None = None
     traceback: str | None = None
+    exit_code: int | None = None

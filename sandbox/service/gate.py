@@ -15,18 +15,19 @@ from rocknroll.sandbox.service.problems import problem
 from rocknroll.sandbox.site import Site
 
 BODY_LIMIT_BYTES = 48 << 20
-"""Of all requests but file uploads, which are streamed: 32 MiB as base64, and room for the rest."""
+"""Of all requests but those whose body is streamed: 32 MiB as base64, and room for the rest."""
+STREAMED = ("/files", "/archive", "/stdin")
 ResultT = TypeVar("ResultT")
 
 
 class BodyLimit:
-    """Refuses bodies over the limit, announced or not; uploads of files are not limited here."""
+    """Refuses bodies over the limit, announced or not; what is streamed into a sandbox is not limited here."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (scope["method"] == "PUT" and scope["path"].endswith("/files")):
+        if scope["type"] != "http" or (scope["method"] == "PUT" and scope["path"].endswith(STREAMED)):
             await self._app(scope, receive, send)
             return
         taken = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -12,18 +11,19 @@ from fastapi.responses import StreamingResponse
 from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.service import bodies
+from rocknroll.sandbox.service.answers import exec_answer
 from rocknroll.sandbox.service.gate import SiteHere, may_operate, peer, unless_gone
-from rocknroll.sandbox.service.transfer import read_chunks, write_chunks
+from rocknroll.sandbox.service.transfer import file_pieces, fill_folder, folder_pieces
 from rocknroll.sandbox.site import Site
 
 routes = APIRouter(prefix="/v1/leases", dependencies=[Depends(may_operate)])
 
 
-async def _held(site: SiteHere, token: int) -> LeasedSandbox:
+async def held(site: SiteHere, token: int) -> LeasedSandbox:
     return site.held(token)
 
 
-Held = Annotated[LeasedSandbox, Depends(_held)]
+Held = Annotated[LeasedSandbox, Depends(held)]
 
 
 @routes.post("", status_code=status.HTTP_201_CREATED)
@@ -36,13 +36,13 @@ async def lease(request: Request, site: SiteHere, wish: bodies.LeaseWish) -> bod
         else site.lease_one(wish.sandbox or "", wish.owner, wish.ttl_s, pid)
     )
     sandbox = await unless_gone(request, work)
-    return _state(site, sandbox.token)
+    return _state(site, sandbox)
 
 
 @routes.get("/{token}")
 async def look(site: SiteHere, sandbox: Held) -> bodies.LeaseState:
     """Looking renews nothing."""
-    return _state(site, sandbox.token)
+    return _state(site, sandbox)
 
 
 @routes.post("/{token}/heartbeat")
@@ -51,7 +51,7 @@ async def heartbeat(
 ) -> bodies.LeaseState:
     """Move the deadline."""
     sandbox.heartbeat(None if beat is None else beat.ttl_s)
-    return _state(site, sandbox.token)
+    return _state(site, sandbox)
 
 
 @routes.delete("/{token}", status_code=status.HTTP_204_NO_CONTENT)
@@ -68,29 +68,13 @@ async def execute(request: Request, sandbox: Held, wish: bodies.ExecWish) -> bod
         request,
         sandbox.exec(wish.command, wish.timeout_s, wish.stdin, wish.cwd, wish.variables, wish.output_bytes),
     )
-    return bodies.ExecAnswer(
-        exit_code=done.exit_code,
-        stdout=base64.b64encode(done.stdout).decode(),
-        stderr=base64.b64encode(done.stderr).decode(),
-        stdout_cut_bytes=done.stdout_cut_bytes,
-        stderr_cut_bytes=done.stderr_cut_bytes,
-        timed_out=done.timed_out,
-        wall_s=done.wall_s,
-    )
+    return exec_answer(done)
 
 
 @routes.get("/{token}/files", response_class=StreamingResponse)
 async def read(sandbox: Held, path: str) -> StreamingResponse:
     """The bytes of a file, streamed."""
-    chunks = read_chunks(sandbox, path)
-    first = await anext(chunks)  # what is wrong with the path is said before a status is sent
-
-    async def stream() -> AsyncIterator[bytes]:
-        yield first
-        async for chunk in chunks:
-            yield chunk
-
-    return StreamingResponse(stream(), media_type="application/octet-stream")
+    return StreamingResponse(await _begun(file_pieces(sandbox, path)), media_type="application/octet-stream")
 
 
 @routes.put("/{token}/files", status_code=status.HTTP_204_NO_CONTENT)
@@ -98,7 +82,20 @@ async def write(
     request: Request, sandbox: Held, path: str, mode: Annotated[int | None, Query(ge=0, le=0o7777)] = None
 ) -> Response:
     """Create or overwrite a file with the raw body, streamed; folders are made."""
-    await write_chunks(sandbox, path, request.stream(), mode)
+    await sandbox.write_from(path, request.stream(), mode)
+    return Response(status_code=status.HTTP_204_NO_CONTENT)
+
+
+@routes.get("/{token}/archive", response_class=StreamingResponse)
+async def read_folder(sandbox: Held, path: str) -> StreamingResponse:
+    """A folder as a tar stream. What cannot be read on the way ends the connection early."""
+    return StreamingResponse(await _begun(folder_pieces(sandbox, path)), media_type="application/x-tar")
+
+
+@routes.put("/{token}/archive", status_code=status.HTTP_204_NO_CONTENT)
+async def write_folder(request: Request, sandbox: Held, path: str) -> Response:
+    """Unpack a tar stream into a folder; entries that lead out of it are refused."""
+    await fill_folder(sandbox, path, request.stream())
     return Response(status_code=status.HTTP_204_NO_CONTENT)
 
 
@@ -109,6 +106,18 @@ async def stat(sandbox: Held, path: str) -> bodies.FileAnswer:
     return bodies.FileAnswer(kind=found.kind, size_bytes=found.size_bytes, mode=found.mode, modified_s=found.modified_s)
 
 
+async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces, of which the first is there: what is wrong with a path is said before a status is sent."""
+    first = await anext(pieces, b"")
+
+    async def all_of_them() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return all_of_them()
+
+
 def _caller(request: Request) -> int:
     pid = peer(request).pid
     if pid is None:
@@ -116,8 +125,13 @@ def _caller(request: Request) -> int:
     return pid
 
 
-def _state(site: Site, token: int) -> bodies.LeaseState:
-    row = site.lease_row(token)
+def _state(site: Site, sandbox: LeasedSandbox) -> bodies.LeaseState:
+    row = site.lease_row(sandbox.token)
     return bodies.LeaseState(
-        token=row.token, sandbox=row.sandbox_id, owner=row.owner, ttl_s=row.ttl_s, deadline=row.deadline
+        token=row.token,
+        sandbox=row.sandbox_id,
+        owner=row.owner,
+        ttl_s=row.ttl_s,
+        deadline=row.deadline,
+        python=list(sandbox.python),
     )

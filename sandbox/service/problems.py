@@ -25,11 +25,14 @@ STATUSES: Mapping[type[errors.SandboxError], int] = {
     errors.NotFound: 404,
     errors.LeaseLost: 409,
     errors.AmbiguousId: 409,
+    errors.SessionBusy: 409,
     errors.TooLarge: 413,
+    errors.QuotaExceeded: 429,
     errors.FileFailed: 422,
     errors.ExecFailed: 422,
     errors.EnvFailed: 422,
     errors.SandboxLost: 410,
+    errors.SessionEnded: 410,
     errors.ProtocolError: 502,
     errors.StartFailed: 502,
     errors.RuntimeUnavailable: 503,
@@ -49,7 +52,14 @@ def status_of(error: errors.SandboxError) -> int:
 
 
 def problem(error: errors.SandboxError) -> JSONResponse:
-    """The answer that tells of an error; `errors.from_wire` makes the error of it again."""
+    """The answer that tells of an error."""
+    status = status_of(error)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse(facts(error), status, headers, media_type=PROBLEM_TYPE)
+
+
+def facts(error: errors.SandboxError) -> dict[str, Any]:
+    """What the answer says; the client makes the error of it again."""
     status = status_of(error)
     title = (type(error).__doc__ or "").strip().splitlines()[0]
     content: dict[str, Any] = {
@@ -61,8 +71,9 @@ def problem(error: errors.SandboxError) -> JSONResponse:
     }
     if isinstance(error, errors.EnvError):
         content |= {"error_type": error.error_type, "traceback": error.traceback}
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse(content, status, headers, media_type=PROBLEM_TYPE)
+    if isinstance(error, errors.SessionEnded):
+        content["exit_code"] = error.exit_code
+    return content
 
 
 def install(app: FastAPI) -> None:

@@ -155,8 +155,8 @@ def test_ids_are_completed(rock: Rock) -> None:
     assert rock("completion", "cmd").returncode == ExitCode.USAGE
 
 
-# typer itself imports pydantic.
-HEAVY = ("torch", "textual", "transformers", "fastapi", "uvicorn", "httpx", "docker", "sqlite3")
+# typer itself imports pydantic for the options of a command.
+HEAVY = ("torch", "textual", "transformers", "fastapi", "uvicorn", "httpx", "docker", "sqlite3", "asyncio")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["up", "--help"], ["exec", "--help"], ["image", "build", "--help"]])
