@@ -19,7 +19,10 @@ Info = dict[str, Any]
 
 
 class RemoteEnv:
-    """An environment in a sandbox that the caller holds. Without `entry_point` it is the one of the sandbox's spec."""
+    """An environment in a sandbox that the caller holds. Without `entry_point` it is the one of the sandbox's spec.
+
+    Several, by `name`, live side by side in one sandbox, each in a process of its own; the spec's is "0".
+    """
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class RemoteEnv:
         entry_point: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         step_timeout_s: float = 30.0,
+        name: str = "0",
     ) -> None:
         env = sandbox.env
         if entry_point is not None:
@@ -38,7 +42,8 @@ class RemoteEnv:
         if env is None:
             raise SpecInvalid("the sandbox's spec has no environment; name an entry_point")
         self._sandbox, self._env, self._step_timeout_s = sandbox, env, step_timeout_s
-        self._made = env == sandbox.env
+        self._name = name
+        self._made = env == sandbox.env and name == "0"
 
     async def make(self) -> dict[str, Any]:
         """Make the environment unless an equal one is there already, and describe its spaces (`space_wire.decode`).
@@ -48,7 +53,9 @@ class RemoteEnv:
             EnvError: its class cannot be imported or its constructor raised. SandboxError: the sandbox was lost.
         """
         header, body = env_request(self._env, self._sandbox.python)
-        _, spaces = await self._sandbox.request("env.make", header, body, self._env.make_timeout_s)
+        _, spaces = await self._sandbox.request(
+            "env.make", {**header, "env": self._name}, body, self._env.make_timeout_s
+        )
         self._made = True
         described: dict[str, Any] = loads(spaces)
         return described
@@ -76,14 +83,14 @@ class RemoteEnv:
 
     async def close(self) -> None:
         """Close an environment that was made here. One that came with the sandbox stays, for the next holder."""
-        if self._made and self._env != self._sandbox.env:
+        if self._made and (self._env != self._sandbox.env or self._name != "0"):
             self._made = False
-            await self._sandbox.request("env.close", {}, dumps({"op": "close"}), self._step_timeout_s)
+            await self._sandbox.request("env.close", {"env": self._name}, dumps({"op": "close"}), self._step_timeout_s)
 
     async def _ask(self, request: dict[str, Any]) -> Any:
         try:
             body = dumps(request)
         except NotTransportable as error:
             raise SpecInvalid(str(error)) from None
-        _, answer = await self._sandbox.request(f"env.{request['op']}", {}, body, self._step_timeout_s)
+        _, answer = await self._sandbox.request(f"env.{request['op']}", {"env": self._name}, body, self._step_timeout_s)
         return loads(answer)

@@ -142,7 +142,12 @@ async def _measure_fleet(bench: _Bench, spec: SandboxSpec, runtime: Runtime, raw
             while fleet.metrics()["started"] == starts:
                 await asyncio.sleep(POLL_S)
 
-        await bench.turns(exec=execute, **raw.commands())
+        shell = await sandbox.session()
+
+        async def command() -> None:
+            (await shell.run("true")).check()
+
+        await bench.turns(exec=execute, session=command, **raw.commands())
         await bench.turns(ping=ping, file_1mib=transfer)
         await sandbox.release()
         await bench.turns(lease_warm=lease)

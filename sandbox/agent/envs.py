@@ -1,8 +1,8 @@
 """Environments inside the sandbox, each in a process of its own that answers one request after another.
 
 Bodies pass through unread. A process that misses its deadline, dies or breaks the protocol is ended;
-whoever waits learns why, and so does the fleet. Forked from the agent where the module was loaded
-before (the forkserver), else started by its command.
+whoever waits learns why, and so does the fleet if it is the environment of the specification.
+Forked from the agent where the module was loaded before (the forkserver), else started by its command.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MAX_ENVS = 64
 SPEC_ENV = "0"
 """The name of the environment that the sandbox's specification asks for; it outlives a lease."""
 FORKED_FD = 3
+EXIT_GRACE_S = 0.1
+"""Between the end of its socket and its exit code, which says more."""
 
 
 class EnvHost:
@@ -51,9 +53,7 @@ class EnvHost:
                 ours.close()
                 raise
         self._inlet = Inlet(self._loop, os.dup(ours.fileno()), lambda count: None)
-        self._outlet = Outlet(
-            self._loop, ours.detach(), self._received, lambda: self.end("env_crashed", "its process died")
-        )
+        self._outlet = Outlet(self._loop, ours.detach(), self._received, self._hung_up)
         self._loop.on_exit(self.pid, self._died)
 
     def _spawn(self, call: Call, theirs: int) -> int:
@@ -104,6 +104,9 @@ class EnvHost:
             if self._pending and not self.over:
                 self._send()
 
+    def _hung_up(self) -> None:
+        self._loop.later(EXIT_GRACE_S, lambda: self.end("env_crashed", "its process closed its socket"))
+
     def _died(self, exit_code: int) -> None:
         how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self.end("env_crashed", "its process " + how)
@@ -122,8 +125,8 @@ class EnvHost:
         pending, self._pending = self._pending, []
         for index, (call, _, _) in enumerate(pending):
             call.fail(kind if index == 0 else "env_crashed", "the environment is gone: " + message)
-        if kind != "closed":
-            self._state.announce({"event": "env_ended", "env": self.name, "kind": kind, "message": message})
+        if kind != "closed" and self.name == SPEC_ENV:  # of the others only their holder knows, and is told above
+            self._state.announce({"event": "env_ended", "kind": kind, "message": message})
 
 
 def _serve(module: Any, variables: dict[str, str]) -> int:

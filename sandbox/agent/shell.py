@@ -42,9 +42,9 @@ class Bash:
 
     def _state(self, number: int) -> str:
         return (
-            '{ \\builtin printf "\\\\builtin cd -- %q\\n" "$PWD"; \\builtin declare -p; \\builtin declare -f; '
+            '{ \\builtin printf "builtin cd -- %q\\n" "$PWD"; \\builtin declare -p; \\builtin declare -f; '
             "\\builtin declare -F; \\builtin alias -p; \\builtin trap -p; \\builtin umask -p; "
-            '\\builtin printf "\\\\builtin set --"; [ $# = 0 ] || \\builtin printf " %q" "$@"; \\builtin echo; '
+            '\\builtin printf "builtin set --"; [ $# = 0 ] || \\builtin printf " %q" "$@"; \\builtin echo; '
             f'\\builtin shopt -p; \\builtin set +o; \\builtin printf "# complete\\n"; }} >/proc/self/fd/{number}'
         )
 

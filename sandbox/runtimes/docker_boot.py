@@ -5,6 +5,7 @@ Python is too old. What the interpreter prints goes to a file of limited size wh
 """
 
 import os
+import signal
 import sys
 
 NEEDED = (3, 9)
@@ -59,6 +60,8 @@ def unpack(archive: str, workdir: str, user: str) -> None:
 
 def main() -> None:
     """Prepare, then run the agent in this very process: it is to be the one that nothing inside can kill."""
+    # The one signal that Python handles by ending. A handler, for what is ignored stays ignored in commands.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     program, config, log, user = sys.argv[1:5]
     sys.stderr = Log(log)
     if sys.version_info < NEEDED:

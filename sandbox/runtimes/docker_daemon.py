@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -45,6 +46,7 @@ class Daemon:
     def __init__(self, base_url: str | None = None) -> None:
         self.url = base_url or default_url()
         self._client: docker.APIClient | None = None
+        self._connecting = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rock-docker")
 
     async def call(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -59,8 +61,9 @@ class Daemon:
 
     def _do(self, work: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
         try:
-            if self._client is None:
-                self._client = connect(self.url)
+            with self._connecting:
+                if self._client is None:
+                    self._client = connect(self.url)
             return work(self._client, *arguments)
         except (NotFound, SandboxError) as error:
             if isinstance(error, NoSuchImage) or "no such image" in str(error).lower():

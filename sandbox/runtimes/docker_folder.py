@@ -7,9 +7,11 @@ the container. All of it is closed to other users of the machine.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import json
 import os
+import py_compile
 import re
 import secrets
 import shutil
@@ -143,6 +145,8 @@ class FleetFolder:
         fresh.mkdir()
         shutil.copy(_BOOT, fresh)
         shutil.copytree(_PROGRAM, fresh / _PROGRAM.name, ignore=shutil.ignore_patterns("__pycache__"))
+        # Used by an image's Python of the same version, a seventh of a start's time; by others ignored.
+        compileall.compile_dir(fresh, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
         for path in (fresh, *fresh.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         try:

@@ -19,7 +19,7 @@ from typing import IO, Any
 import docker
 from docker.errors import NotFound
 
-from rocknroll.sandbox.errors import ImageNotFound, SpecInvalid, StartFailed
+from rocknroll.sandbox.errors import ImageNotFound, SandboxLost, SpecInvalid, StartFailed
 from rocknroll.sandbox.runtimes.docker_options import LABEL, owner
 from rocknroll.sandbox.spec import DEFAULT_IMAGE, SandboxSpec
 
@@ -192,9 +192,19 @@ def _folder_entry(spec: SandboxSpec) -> bytes:
 
 
 def snapshot(client: docker.APIClient, container: str, tag: str) -> str:
-    """The container's file system as an image; returns its id. It stands still meanwhile. Mounts are not in it."""
+    """The container's file system as an image; returns its id. It stands still meanwhile. Mounts are not in it.
+
+    Raises:
+        SpecInvalid: its root is read-only. SandboxLost: it is gone.
+    """
+    try:
+        found = client.inspect_container(container)
+    except NotFound:
+        raise SandboxLost(f"there is no container {container} any more") from None
+    if found["HostConfig"]["ReadonlyRootfs"]:
+        raise SpecInvalid("a snapshot needs writable_root: what this sandbox writes is in memory, and in no image")
     repository, _, version = tag.rpartition(":") if ":" in tag.rpartition("/")[2] else (tag, "", "latest")
-    base = client.inspect_image(client.inspect_container(container)["Image"])
+    base = client.inspect_image(found["Image"])
     return _commit(client, container, repository, version, base, "snapshot")
 
 

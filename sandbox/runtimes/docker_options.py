@@ -14,6 +14,7 @@ from typing import Any
 
 from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.sandbox.runtimes.docker_folder import AGENT, INSIDE, InstanceFolder
+from rocknroll.sandbox.runtimes.job import package_paths
 from rocknroll.sandbox.spec import SandboxSpec
 
 LABEL = "rocknroll."
@@ -130,8 +131,8 @@ def _bind(source: Path, target: str, writable: bool = False) -> dict[str, Any]:
 
 
 def visible(spec: SandboxSpec) -> list[Path]:
-    """Host paths that the specification shows to the sandbox."""
-    extra = spec.env.python_path if spec.env else ()
+    """Host paths that the specification shows to the sandbox; with an environment, this package among them."""
+    extra = (*package_paths()[1], *spec.env.python_path) if spec.env else ()
     return sorted({path.absolute() for path in (*spec.readable, *extra)})
 
 
@@ -145,7 +146,8 @@ def variables(spec: SandboxSpec, image: Mapping[str, Any], instance_id: str) -> 
     """Environment of the commands. The agent gets it, not the container's configuration, which many can read."""
     given = dict(entry.partition("=")[::2] for entry in image["Config"].get("Env") or ())
     at_home = spec.user == "root" and spec.writable_root
-    extra = {"PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in spec.env.python_path)} if spec.env else {}
+    importable = [package_paths()[0], *spec.env.python_path] if spec.env else []
+    extra = {"PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in importable)} if importable else {}
     return {
         "LANG": "C.UTF-8",
         "PATH": PATH,
@@ -165,6 +167,8 @@ def check(spec: SandboxSpec, image: Mapping[str, Any]) -> None:
     """
     if spec.network == "host":
         raise SpecInvalid("network: host is for the process runtime; in Docker choose none or bridge")
+    if spec.user != "root" and owner(spec)[0] == 0:
+        raise SpecInvalid(f"user: {spec.user} is root; write root, which gives commands no capability")
     workdir = spec.workdir
     if posixpath.normpath(workdir) != workdir or workdir == "/":
         raise SpecInvalid(f"workdir: {workdir} is not a plain absolute path below /; /work is one")

@@ -63,7 +63,7 @@ class Client:
         number = self.tell(body, **header)
         while True:
             reply, data = self.hear()
-            if reply["id"] in (number, 0) and "going" not in reply:
+            if reply.get("id") in (number, 0) and "going" not in reply:
                 return reply, data
 
     def do(self, op: str, body: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:

@@ -41,9 +41,9 @@ def test_the_agent_needs_nothing_but_the_standard_library(client: Client) -> Non
     assert client.do("write", b"data", token=5, path="a/b")[0]["size_bytes"] == 4
     assert client.do("read", token=5, path="a/b", offset=1)[1] == b"ata"
     assert client.do("session.open", token=5, name="x")[0]["shell"] in ("bash", "sh")
-    assert client.do("session.run", b"cd a; echo $PWD", token=5, name="x")[1].endswith(b"/work/a\n")
+    assert client.do("session.run", b"cd a; echo $PWD", token=5, name="x")[1].endswith(b"/a\n")
     assert client.do("session.run", b"sleep 1000", token=5, name="x", timeout_s=0.2)[0]["timed_out"]
-    assert client.do("session.run", b"echo $PWD", token=5, name="x")[1].endswith(b"/work/a\n")
+    assert client.do("session.run", b"echo $PWD", token=5, name="x")[1].endswith(b"/a\n")
     assert client.do("pack", token=5, path="a", window=1 << 20)[0]["exit_code"] == 0
 
 
@@ -91,3 +91,43 @@ def test_an_agent_that_nobody_is_connected_to_ends(folder: Path) -> None:
         client.close()
         assert select.select([ended], [], [], 30)[0]
         os.close(ended)
+
+
+def test_an_agent_holds_nothing_of_what_is_over(folder: Path) -> None:
+    with running_agent(folder) as path:
+        client = Client(path)
+
+        def descriptors() -> int:
+            agent = int(client.do("exec", argv=["sh", "-c", "echo $PPID"])[1])
+            return len(list(Path(f"/proc/{agent}/fd").iterdir()))
+
+        def everything() -> None:
+            client.do("exec", argv=["true"])
+            client.do("exec", argv=["/no/such/program"])
+            client.do("exec", argv=["sleep", "1000"], timeout_s=0.05)
+            client.do("stream", argv=["/no/such/program"], window=1)
+            client.do("stream", argv=["true"], window=1)
+            client.do("write", b"x", path="file")
+            client.do("write", b"x", path="file/below")
+            client.do("write", b"x", path="/proc/none")
+            client.do("read", path="missing/file")
+            client.do("pack", path=".", window=1 << 20)
+            client.do("pack", path="missing", window=1 << 20)
+            client.do("session.open", name="x")
+            client.do("session.run", b"sleep 1000", name="x", timeout_s=0.05)
+            client.do("session.close", name="x")
+            client.do("session.open", name="x", cwd="/no/such/folder")
+            client.do("env.make", module="none", argv=["true"])
+            client.do("env.close")
+            other = Client(path)
+            other.tell(op="exec", token=1, argv=["sleep", "1000"], timeout_s=1000)
+            other.tell(b"half", op="write", token=1, path="half", key="k", last=False)
+            other.close()
+            client.do("exec", argv=["sh", "-c", "while ls -A | grep -q half; do sleep 0.01; done"])
+
+        everything()
+        before = descriptors()
+        for _ in range(5):
+            everything()
+        assert descriptors() == before
+        client.close()

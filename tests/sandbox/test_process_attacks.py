@@ -69,12 +69,9 @@ class Scene:
 
     def home(self, sandbox: LeasedSandbox) -> Path:
         """A sandbox's folder on the host."""
-        pid = next(row["pid"] for row in self.fleet.snapshot() if row["id"] == sandbox.id)
-        return next(path.parent for path in self.folder.glob("*/*/log") if _owns(path.parent, pid, self.fleet))
-
-
-def _owns(folder: Path, pid: int, fleet: Fleet) -> bool:
-    return any(live.instance.pid == pid and live.instance.socket_path.parent == folder for live in fleet._live.values())
+        instance = self.fleet.instance(sandbox.id)
+        assert instance is not None
+        return instance.socket_path.parent
 
 
 Attack = Callable[[Scene], Awaitable[bool]]
@@ -210,7 +207,9 @@ async def _other_socket(scene: Scene) -> bool:
 @attack("look into another sandbox's folder")
 async def _other_folder(scene: Scene) -> bool:
     await scene.victim.write("note", b"private")
-    return (await scene.sh(f"cat {scene.home(scene.victim)}/work/note; find / -name note -path '*rock*'")).stdout == b""
+    return (
+        await scene.sh(f"cd {scene.home(scene.victim)} && cat work/note; find / -name note -path '*rock*'")
+    ).stdout == b""
 
 
 @attack("connect to a server of the host")

@@ -130,7 +130,7 @@ async def test_a_working_directory_in_memory_holds_work_bytes_and_no_more(
 async def test_a_writable_root_puts_the_working_directory_on_disk(make_fleet: MakeFleet, folder: Path) -> None:
     async with make_fleet(writable_root=True) as fleet, await fleet.lease("me") as sandbox:
         await sandbox.write("file", b"on disk")
-        (found,) = folder.glob("*/*/work/file")
+        (found,) = (path for path in folder.rglob("file") if path.parent.name == "work")
         assert found.read_text() == "on disk"
 
 

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from containers import BASE, SMALL, START_TIMEOUT_S, missing, opened
 from docker.errors import NotFound
+from private_daemon import PrivateDaemon, private_daemon
 
 from rocknroll.sandbox.errors import RuntimeUnavailable
 from rocknroll.sandbox.runtimes.docker import DockerRuntime
@@ -87,3 +88,17 @@ def spec() -> Callable[..., SandboxSpec]:
 def open_box(runtime: DockerRuntime) -> Callable[..., Any]:
     """`async with open_box(spec) as box`."""
     return lambda spec, instance_id="box-0.1": opened(runtime, spec, instance_id)
+
+
+@pytest.fixture(scope="module")
+def own_daemon(client: docker.APIClient) -> Iterator[PrivateDaemon]:
+    """A daemon that may be restarted, with the base image."""
+    if os.getuid() != 0:
+        missing("only root can run a daemon of its own")
+    folder = Path(tempfile.mkdtemp(prefix="d-"))
+    try:
+        with private_daemon(folder) as daemon:
+            daemon.load(client, BASE)
+            yield daemon
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -113,7 +113,7 @@ async def test_full_folders_are_full_and_nothing_more(pair: Pair) -> None:
     assert (await pair.sh("cat /proc/self/status > /dev/null; echo ok")).stdout == b"ok\n"
     grown = before - shutil.disk_usage("/").free
     assert grown < 1 << 30  # others write here, too; what was tried has no end
-    await pair.sh("rm -f /work/zeros /tmp/zeros /dev/shm/zeros")
+    await pair.sh("rm -f zeros /tmp/zeros /dev/shm/zeros")
 
 
 async def test_nothing_else_can_be_written(pair: Pair) -> None:
@@ -145,9 +145,10 @@ async def test_the_containers_own_output_cannot_be_reached(pair: Pair) -> None:
 async def test_killing_everything_leaves_the_agent(pair: Pair) -> None:
     others = asyncio.create_task(pair.sh("sleep 1000"))
     await pair.sh("until pgrep sleep 2>/dev/null || grep -qs sleep /proc/[0-9]*/cmdline; do :; done", timeout_s=20.0)
-    done = await pair.sh("kill -9 -1; kill -9 1; kill -TERM 1; kill -HUP 1; kill -STOP 1; kill -SEGV 1; echo tried")
-    assert done.exit_code in (0, -9)
+    await pair.sh("kill -9 -1")
     assert (await others).exit_code == -9
+    # Root is told that it may; the kernel drops what the first process has no handler for, and it has one for one.
+    await pair.sh("for number in $(seq 64); do kill -$number 1; done")
 
 
 async def test_the_agents_signals_are_refused_to_others(pair: Pair) -> None:
@@ -166,7 +167,7 @@ async def test_the_hosts_files_are_not_there(pair: Pair, tmp_path: Path) -> None
     allowed = {"", "/rock/run/agent.sock"} if pair.fleet.spec.user == "root" else {""}
     assert set(found.stdout.decode().strip().split("\n")) <= allowed
     assert (await pair.sh("ls /var/lib/docker /proc/1/root")).exit_code != 0
-    devices = await pair.sh("find /dev -type b; mknod /work/disk b 254 0; mknod /work/mem c 1 1")
+    devices = await pair.sh("find /dev -type b; mknod disk b 254 0; mknod mem c 1 1")
     assert devices.stdout == b"" and devices.exit_code != 0
 
 

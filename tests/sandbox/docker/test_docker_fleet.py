@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import docker
 import pytest
-from conftest import BASE, START_TIMEOUT_S
-from private_daemon import PrivateDaemon, private_daemon
+from containers import START_TIMEOUT_S
+from private_daemon import PrivateDaemon
 
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.lifecycle import State
@@ -49,19 +46,6 @@ async def test_forty_containers_are_healthy_at_once_and_small(runtime: DockerRun
         assert {each["state"] for each in shown} == {State.LEASED.value}
         assert max(memory_bytes(each["pid"]) for each in shown) <= OVERHEAD_LIMIT_BYTES
         assert len({each["pid"] for each in shown}) == MANY
-
-
-@pytest.fixture(scope="module")
-def own_daemon(client: docker.APIClient) -> Iterator[PrivateDaemon]:
-    if os.getuid() != 0:
-        pytest.skip("only root can run a daemon")
-    folder = Path(tempfile.mkdtemp(prefix="d-"))
-    try:
-        with private_daemon(folder) as daemon:
-            daemon.load(client, BASE)
-            yield daemon
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["restarted", "killed"])

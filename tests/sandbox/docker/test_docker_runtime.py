@@ -11,13 +11,17 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import docker
+import gymnasium
 import pytest
 from containers import BASE, SMALL, Opened
 from docker.errors import NotFound
+from playthings import HERE
 
-from rocknroll.sandbox.errors import SpecInvalid, StartTimeout
+from rocknroll.envs.remote import RemoteEnv
+from rocknroll.sandbox.errors import SandboxLost, SpecInvalid, StartTimeout
+from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.docker import DockerRuntime
-from rocknroll.sandbox.spec import Resources, SandboxSpec
+from rocknroll.sandbox.spec import EnvSpec, Resources, SandboxSpec
 
 pytestmark = pytest.mark.asyncio
 MakeSpec = Callable[..., SandboxSpec]
@@ -253,6 +257,29 @@ async def test_a_writable_root_can_be_snapshot_into_an_image(
         client.remove_container(inside)
     finally:
         client.remove_image(tag, force=True)
+
+
+async def test_only_a_writable_root_that_is_there_can_be_snapshot(
+    runtime: DockerRuntime, open_box: OpenBox, spec: MakeSpec
+) -> None:
+    async with open_box(spec()) as box:
+        with pytest.raises(SpecInvalid, match="writable_root"):
+            await runtime.commit(box.instance, "rocknroll-test:never")
+    with pytest.raises(SandboxLost):
+        await runtime.commit(box.instance, "rocknroll-test:never")
+
+
+async def test_an_environment_is_made_inside(runtime: DockerRuntime, spec: MakeSpec) -> None:
+    """With this machine's Python packages made readable: the base image has none of them."""
+    packages = Path(gymnasium.__file__).parents[1]
+    env = EnvSpec(entry_point="playthings:Plaything", python_path=(HERE, packages))
+    roomy = Resources(memory_bytes=512 << 20, scratch_bytes=8 << 20, work_bytes=16 << 20)
+    fleet = Fleet(spec(env=env, resources=roomy), 1, runtime, owns_runtime=False)
+    async with fleet, await fleet.lease("me", timeout_s=280.0) as sandbox:
+        remote = RemoteEnv(sandbox, step_timeout_s=60.0)
+        assert (await remote.reset(seed=1))[0] == "hello"
+        assert (await remote.step("write"))[0] == "write 1"
+        assert await sandbox.read("note") == b"1"
 
 
 async def test_a_network_is_there_only_when_asked_for(open_box: OpenBox, spec: MakeSpec) -> None:
