@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import rocknroll
-from rocknroll.sandbox.cli import image, look, machine, operate, up, use
+from rocknroll.sandbox.cli import image, look, machine, operate, shell, up, use
 from rocknroll.sandbox.cli.exit_codes import boundary
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "logs": look.logs,
     "events": look.events,
     "exec": use.execute,
+    "shell": shell.shell,
     "cp": use.copy,
     "restart": operate.restart,
     "scale": operate.scale,

@@ -7,11 +7,13 @@ is afterwards its specification says (`reuse`).
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +23,13 @@ from rocknroll.sandbox.cli.exit_codes import ExitCode
 from rocknroll.sandbox.cli.output import JsonOption, print_json
 
 if TYPE_CHECKING:
-    from rocknroll.sandbox.client import Client, Lease
+    from rocknroll.sandbox.client import Client, Lease, RunningCommand
+    from rocknroll.sandbox.results import ExecResult
 
 TTL_S = 30.0
 CHUNK_BYTES = 1 << 20
+FEED_BYTES = 1 << 16
+_STDIN = 0
 
 TokenOption = Annotated[
     int | None, typer.Option("--token", min=1, help="Fencing token of the lease on it, when somebody holds it.")
@@ -52,32 +57,18 @@ def execute(
     Examples: `rock exec box-0 -- ls -la`, `tar c . | rock exec -i box-0 -- tar x`
     """
     settings = dict(_setting(text) for text in variables or [])
-    with _own_failures_apart(), connect(state, url) as client:
+    with own_failures_apart(), connect(state, url) as client:
         if dry_run:
             row = client.describe(sandbox)
             print(f"would run {command} in {row['id']}, which is {row['state']}")
             return
-        data = sys.stdin.buffer.read() if stdin else b""
-        with _in_hand(client, sandbox, token, url) as lease:
-            done = lease.exec(command, timeout_s, data, cwd, settings)
-    if as_json:
-        print_json(
-            {
-                "exit_code": done.exit_code,
-                "stdout": done.stdout.decode(errors="replace"),
-                "stderr": done.stderr.decode(errors="replace"),
-                "stdout_cut_bytes": done.stdout_cut_bytes,
-                "stderr_cut_bytes": done.stderr_cut_bytes,
-                "timed_out": done.timed_out,
-                "wall_s": done.wall_s,
-            }
-        )
-    else:
-        sys.stdout.buffer.write(done.stdout)
-        sys.stdout.buffer.flush()
-        sys.stderr.buffer.write(done.stderr)
-        if cut := done.stdout_cut_bytes + done.stderr_cut_bytes:
-            print(f"[{cut} bytes in the middle of the output were cut]", file=sys.stderr)
+        with in_hand(client, sandbox, token, url) as lease:
+            if as_json:
+                done = lease.exec(command, timeout_s, sys.stdin.buffer.read() if stdin else b"", cwd, settings)
+                print_json(_result(done))
+            else:
+                with lease.stream(command, timeout_s, cwd, settings) as running:
+                    done = pass_through(running, stdin)
     if done.timed_out:
         print(f"Killed at its deadline after {done.wall_s:.1f} s.", file=sys.stderr)
     raise typer.Exit(exit_code_of(done.exit_code, done.timed_out))
@@ -92,9 +83,9 @@ def copy(
     dry_run: DryRunOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Copy a file into a sandbox or out of it.
+    """Copy a file or a folder into a sandbox or out of it.
 
-    Examples: `rock cp data.csv box-0:data.csv`, `rock cp box-0:result.json .`
+    Examples: `rock cp data.csv box-0:data.csv`, `rock cp box-0:results/ .`
     """
     (from_id, from_path), (to_id, to_path) = _place(source), _place(target)
     if bool(from_id) == bool(to_id):
@@ -104,17 +95,56 @@ def copy(
         _check_source(local)
         to_path = f"{to_path}{local.name}" if to_path.endswith("/") or not to_path else to_path
     elif local.is_dir():
-        local = local / Path(from_path).name
+        local = local / Path(from_path.rstrip("/")).name
     if dry_run:
         print(f"would copy {source} to {f'{to_id}:{to_path}' if to_id else local}")
         return
-    with connect(state, url) as client, _in_hand(client, from_id or to_id, token, url) as lease:
-        if to_id:
+    with connect(state, url) as client, in_hand(client, from_id or to_id, token, url) as lease:
+        if from_id and lease.stat(from_path).kind == "folder":
+            lease.download(from_path, local)
+        elif from_id:
+            _fetch(lease, from_path, local)
+        elif local.is_dir():
+            lease.upload(local, to_path)
+        else:
             with local.open("rb") as file:
                 mode = stat.S_IMODE(local.stat().st_mode)
                 lease.write(to_path, iter(lambda: file.read(CHUNK_BYTES), b""), mode)
-        else:
-            _fetch(lease, from_path, local)
+
+
+def pass_through(running: RunningCommand, stdin: bool) -> ExecResult:
+    """The command's output to ours and, if asked for, our input to it, as they come."""
+    if stdin:
+        # A thread that still waits for input at the end is no reason to stay.
+        threading.Thread(target=_feed, args=(running,), daemon=True).start()
+    else:
+        running.write_eof()
+    outputs = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+    for name, data in running:
+        outputs[name].write(data)
+        outputs[name].flush()
+    return running.result()
+
+
+def _feed(running: RunningCommand) -> None:
+    from rocknroll.sandbox.errors import SandboxError
+
+    with contextlib.suppress(SandboxError):  # whoever reads the output hears of it
+        while data := os.read(_STDIN, FEED_BYTES):
+            running.write(data)
+        running.write_eof()
+
+
+def _result(done: ExecResult) -> dict[str, Any]:
+    return {
+        "exit_code": done.exit_code,
+        "stdout": done.stdout.decode(errors="replace"),
+        "stderr": done.stderr.decode(errors="replace"),
+        "stdout_cut_bytes": done.stdout_cut_bytes,
+        "stderr_cut_bytes": done.stderr_cut_bytes,
+        "timed_out": done.timed_out,
+        "wall_s": done.wall_s,
+    }
 
 
 def exit_code_of(code: int, timed_out: bool) -> int:
@@ -125,7 +155,7 @@ def exit_code_of(code: int, timed_out: bool) -> int:
 
 
 @contextlib.contextmanager
-def _own_failures_apart() -> Iterator[None]:
+def own_failures_apart() -> Iterator[None]:
     """Give what is not the command's own doing a code of its own."""
     from rocknroll.sandbox.errors import SandboxError
 
@@ -137,7 +167,7 @@ def _own_failures_apart() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_hand(client: Client, sandbox: str, token: int | None, url: str | None) -> Iterator[Lease]:
+def in_hand(client: Client, sandbox: str, token: int | None, url: str | None) -> Iterator[Lease]:
     """The sandbox under a lease: the one with this token, or one for as long as this lasts."""
     if token is None:
         with client.lease(sandbox_id=sandbox, ttl_s=TTL_S, bind_to_process=url is None) as lease:
@@ -172,12 +202,8 @@ def _fetch(lease: Lease, path: str, local: Path) -> None:
 def _check_source(path: Path) -> None:
     from rocknroll.sandbox.errors import FileFailed
 
-    if path.is_dir():
-        raise FileFailed(
-            f"{path} is a folder, and `cp` copies files; send it with `tar c -C {path} . | rock exec -i ID -- tar x`"
-        )
-    if not path.is_file():
-        raise FileFailed(f"{path} is no file here")
+    if not path.is_file() and not path.is_dir():
+        raise FileFailed(f"there is no file and no folder {path} here")
 
 
 def _place(text: str) -> tuple[str, str]:

@@ -119,6 +119,11 @@ class LeaseFacts:
         return self._info.owner
 
     @property
+    def python(self) -> tuple[str, ...]:
+        """Command of the Python interpreter inside."""
+        return self._info.python
+
+    @property
     def deadline(self) -> float:
         """When it ends unless a heartbeat comes, in seconds since the epoch, as of the last one."""
         return self._info.deadline

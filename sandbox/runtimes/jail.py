@@ -42,6 +42,7 @@ SYSTEM = (
     "/etc/ld.so.cache",
     "/etc/localtime",
 )
+TERMINALS = 64
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 INODE_BYTES = 4096
@@ -180,7 +181,12 @@ def build_root(root: str, work: dict[str, Any], readable: list[str], scratch_byt
     _working_folder(root, work)
     for name in DEVICES:
         _bind("/dev/" + name, root + "/dev/" + name, writable=True)
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+    os.mkdir(root + "/dev/pts")
+    # Terminals of its own, for shells and for programs that drive others through one.
+    options = f"newinstance,ptmxmode=0666,mode=0600,max={TERMINALS}"
+    _mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options)
+    links = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
+    for name, target in links.items():
         os.symlink(target, root + "/dev/" + name)
     with open(root + "/etc/passwd", "w") as file:
         file.write("sandbox:x:{0}:{0}::{1}:/bin/sh\n".format(INSIDE_ID, work["path"]))

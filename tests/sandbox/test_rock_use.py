@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playthings import until
-from rocking import Rock
+from rocking import COMMAND, Rock
 
 from rocknroll.sandbox.cli.exit_codes import ExitCode
 from rocknroll.sandbox.client import Client
@@ -74,6 +78,56 @@ def test_ids_may_be_shortened(rock: Rock) -> None:
     assert rock.json("describe", "o")["id"] == "other-0"
 
 
+def test_output_is_shown_as_it_comes_and_input_sent_as_it_is_typed(rock: Rock) -> None:
+    running = subprocess.Popen(
+        [*COMMAND, "exec", "-i", "box-0", "--", "cat"],
+        env=rock.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert running.stdin is not None and running.stdout is not None
+    for line in (b"one\n", b"two\n"):
+        running.stdin.write(line)
+        assert running.stdout.readline() == line
+    running.stdin.close()
+    assert running.wait(timeout=60) == 0
+    running.stdout.close()
+
+
+def test_a_shell_without_a_terminal_reads_commands(rock: Rock) -> None:
+    done = rock("shell", "-w", "/", "box-0", stdin=b"pwd\nX=4\necho $X >&2\nexit $X\n")
+    assert (done.returncode, done.stdout, done.stderr) == (4, "/\n", "4\n")
+    assert rock("shell", "nothing").returncode == ExitCode.NOT_RUN
+
+
+def test_a_shell_on_a_terminal_is_one(rock: Rock) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+    running = subprocess.Popen(
+        [*COMMAND, "shell", "box-0"], env=rock.environment, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    said = b""
+
+    def hear(what: bytes) -> None:
+        nonlocal said
+        while what not in said:
+            said += os.read(ours, 4096)
+        said = said.partition(what)[2]
+
+    os.write(ours, b"stty size; tty\n")
+    hear(b"33 99\r\n")
+    hear(b"/dev/pts/")
+    os.write(ours, b"echo begun; sleep 1000\n")
+    hear(b"begun\r\n")
+    os.write(ours, b"\x03")  # Ctrl-C ends the command, not the shell
+    os.write(ours, b"echo $((6 * 7)); exit 5\n")
+    hear(b"42\r\n")
+    assert running.wait(timeout=60) == 5
+    os.close(ours)
+
+
 def test_exec_as_json_is_one_object(rock: Rock) -> None:
     done = rock("exec", "--json", "box-0", "--", "sh", "-c", "echo out; exit 3")
     assert done.returncode == 3
@@ -116,13 +170,23 @@ def test_files_are_copied_both_ways(rock: Rock, tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "data").exists()
 
 
+def test_folders_are_copied_both_ways(rock: Rock, tmp_path: Path) -> None:
+    (tmp_path / "source" / "deep").mkdir(parents=True)
+    (tmp_path / "source" / "deep" / "file").write_text("here")
+    assert rock("cp", str(tmp_path / "source"), "box-1:into/").returncode == 0
+    assert rock("exec", "box-1", "--", "cat", "into/source/deep/file").stdout == "here"
+    (tmp_path / "back").mkdir()
+    assert rock("cp", "box-1:into/source", str(tmp_path / "back")).returncode == 0
+    assert (tmp_path / "back" / "source" / "deep" / "file").read_text() == "here"
+
+
 def test_a_copy_that_fails_leaves_what_was_there(rock: Rock, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("precious")
     done = rock("cp", "box-0:nothing", str(target))
     assert done.returncode == ExitCode.SANDBOX and "nothing" in done.stderr
     assert target.read_text() == "precious" and list(tmp_path.iterdir()) == [target]
-    assert rock("cp", str(tmp_path), "box-0:x").returncode == ExitCode.SANDBOX
+    assert rock("cp", str(tmp_path / "nothing"), "box-0:x").returncode == ExitCode.SANDBOX
     assert rock("cp", "a", "b").returncode == ExitCode.USAGE
 
 
