@@ -27,16 +27,19 @@ from rocknroll.sandbox.leased import LeasedSandbox
 MakeFleet = Callable[..., Fleet]
 PIECE = os.urandom(1 << 20)
 
-# Exchanges a folder for a link to elsewhere and back, as fast as it can.
+# Exchanges a folder for a link to another one, and a file for a link to another one, as fast as the kernel can.
 FLIP = """
-import os, sys
-work, outside = sys.argv[1:]
-os.symlink(outside, work + '/link')
+import ctypes, os, sys
+work, outside = (os.fsencode(path) for path in sys.argv[1:])
+os.symlink(outside, work + b'/folder-link')
+os.symlink(outside + b'/file', work + b'/file-link')
+exchange = ctypes.CDLL(None).renameat2
 while True:
-    os.rename(work + '/door', work + '/kept')
-    os.rename(work + '/link', work + '/door')
-    os.rename(work + '/door', work + '/link')
-    os.rename(work + '/kept', work + '/door')
+    for _ in range(100):
+        assert exchange(-100, work + b'/door', -100, work + b'/folder-link', 2) == 0
+    exchange(-100, work + b'/door', -100, work + b'/folder-link', 2)
+    for _ in range(101):
+        assert exchange(-100, work + b'/file', -100, work + b'/file-link', 2) == 0
 """
 
 
@@ -278,13 +281,15 @@ def test_flipping_links_leads_nobody_out(rooted: Client, folder: Path) -> None:
     (outside / "file").write_text("secret")
     door.mkdir()
     (door / "file").write_text("harmless")
+    (folder / "work" / "file").write_text("harmless")
     flipper = subprocess.Popen([sys.executable, "-c", FLIP, str(folder / "work"), str(outside)])
     outcomes = set()
     try:
-        for _ in range(1500):
-            header, body = rooted.do("read", path="door/file")
-            assert body in (b"", b"harmless")
-            outcomes.add(header.get("error", {}).get("kind", "read"))
+        for _ in range(2000):
+            for path in ("door/file", "file"):
+                header, body = rooted.do("read", path=path)
+                assert body in (b"", b"harmless")
+                outcomes.add(header.get("error", {}).get("kind", "read"))
             header, _ = rooted.do("write", b"planted", path="door/planted")
             outcomes.add(header.get("error", {}).get("kind", "written"))
     finally:
