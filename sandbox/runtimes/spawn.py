@@ -56,6 +56,8 @@ class Spawn:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # A handler, for what the forkserver ignores would stay ignored in commands.
+            signal.signal(signal.SIGINT, lambda number, frame: None)
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)

@@ -122,6 +122,8 @@ def test_a_shell_on_a_terminal_is_one(rock: Rock) -> None:
     os.write(ours, b"echo begun; sleep 1000\n")
     hear(b"begun\r\n")
     os.write(ours, b"\x03")  # Ctrl-C ends the command, not the shell
+    hear(b"^C")
+    hear(b"$ ")
     os.write(ours, b"echo $((6 * 7)); exit 5\n")
     hear(b"42\r\n")
     assert running.wait(timeout=60) == 5
