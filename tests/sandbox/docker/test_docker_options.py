@@ -45,7 +45,7 @@ def test_the_agent_is_the_first_process_whatever_the_image_says() -> None:
     assert (made["Cmd"], made["User"], made["Healthcheck"]) == ([], "0:0", {"Test": ["NONE"]})
 
 
-def test_the_agent_may_become_the_user_and_kill_and_nothing_else() -> None:
+def test_the_agent_may_become_the_user_kill_and_rank_first_and_nothing_else() -> None:
     assert host()["CapAdd"] == ["SETUID", "SETGID", "KILL", "SYS_NICE"]
     assert host(user="root")["CapAdd"] == []
 
