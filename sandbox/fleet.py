@@ -284,10 +284,12 @@ class Fleet:
             self._settle()
             await self._instances.settled()
         finally:
-            if self._owns_runtime:
-                await self.runtime.close()
-            if self._owns_store:
-                self._store.close()
+            try:
+                if self._owns_runtime:
+                    await self.runtime.close()
+            finally:
+                if self._owns_store:
+                    self._store.close()
 
     async def _keep(self) -> None:
         """Tick whenever something is due."""

@@ -62,64 +62,64 @@ class RawDocker:
     exec_name = "raw_exec"
 
     def __init__(self, spec: SandboxSpec) -> None:
+        from rocknroll.sandbox.runtimes.docker_daemon import Daemon  # its library takes a moment to import
+
         self._spec = spec
-        self._client: docker.APIClient | None = None
+        self._daemon = Daemon()
         self._body: dict[str, Any] = {}
         self._container = ""
 
     async def open(self) -> None:
-        """Connect, and start the container that commands run in."""
-        await asyncio.to_thread(self._open)
+        """Connect, and start the container that commands run in.
 
-    def _open(self) -> None:
-        from rocknroll.sandbox.runtimes.docker_daemon import connect, default_url
+        Raises:
+            RuntimeUnavailable: no daemon. ImageNotFound: no such image.
+        """
+        await self._daemon.call(self._open)
+
+    def _open(self, client: docker.APIClient) -> None:
         from rocknroll.sandbox.runtimes.docker_folder import InstanceFolder
         from rocknroll.sandbox.runtimes.docker_image import inspect
         from rocknroll.sandbox.runtimes.docker_options import container
 
-        self._client = connect(default_url())
-        image = inspect(self._client, self._spec)
+        image = inspect(client, self._spec)
         self._body = container(self._spec, image, InstanceFolder(Path("/nowhere")), {}, None)
         self._body["Entrypoint"] = ["sleep", "1000000"]
         self._body["HostConfig"]["Mounts"] = []
-        self._container = self._run()
+        self._container = self._run(client)
 
-    def _run(self) -> str:
-        assert self._client is not None
+    def _run(self, client: docker.APIClient) -> str:
         name = f"rock-bench-{secrets.token_hex(6)}"
-        self._client.create_container_from_config(self._body, name)
-        self._client.start(name)
+        client.create_container_from_config(self._body, name)
+        client.start(name)
         return name
 
-    def _execute(self, name: str) -> None:
-        assert self._client is not None
-        made = self._client.exec_create(name, ["true"], user=self._spec.user, workdir=self._spec.workdir)
-        self._client.exec_start(made["Id"])
+    def _execute(self, client: docker.APIClient, name: str) -> None:
+        made = client.exec_create(name, ["true"], user=self._spec.user, workdir=self._spec.workdir)
+        client.exec_start(made["Id"])
 
-    def _run_and_execute(self) -> float:
-        assert self._client is not None
+    def _run_and_execute(self, client: docker.APIClient) -> float:
         began_s = time.perf_counter()
-        name = self._run()
+        name = self._run(client)
         try:
-            self._execute(name)
+            self._execute(client, name)
             return (time.perf_counter() - began_s) * 1e3
         finally:
-            self._client.remove_container(name, force=True, v=True)
+            client.remove_container(name, force=True, v=True)
 
     def commands(self) -> Mapping[str, Once]:
         async def execute() -> None:
-            await asyncio.to_thread(self._execute, self._container)
+            await self._daemon.call(self._execute, self._container)
 
         return {"raw_exec": execute}
 
     def starts(self) -> Mapping[str, Once]:
         async def run() -> float:
-            return await asyncio.to_thread(self._run_and_execute)
+            return await self._daemon.call(self._run_and_execute)
 
         return {"raw_run": run}
 
     async def close(self) -> None:
-        if self._client is not None:
-            if self._container:
-                await asyncio.to_thread(self._client.remove_container, self._container, force=True, v=True)
-            self._client.close()
+        if self._container:
+            await self._daemon.call(lambda client: client.remove_container(self._container, force=True, v=True))
+        self._daemon.close()

@@ -75,8 +75,10 @@ class Client:
 
 
 @contextlib.contextmanager
-def running_agent(folder: Path, python: str = sys.executable, **config: Any) -> Iterator[Path]:
-    """The path of its socket. Its working directory is `folder/work`."""
+def running_agent(
+    folder: Path, python: str = sys.executable, wrapper: tuple[str, ...] = (), **config: Any
+) -> Iterator[Path]:
+    """The path of its socket. Its working directory is `folder/work`; `wrapper` is a command that starts commands."""
     (folder / "work").mkdir(exist_ok=True)
     path = folder / "s"
     listener = socket.socket(socket.AF_UNIX)
@@ -86,7 +88,7 @@ def running_agent(folder: Path, python: str = sys.executable, **config: Any) -> 
     full = {"workdir": str(folder / "work"), "variables": {"PATH": os.environ["PATH"]}, "token": 0, "secret": SECRET}
     os.write(writer, json.dumps({**full, "listener": listener.fileno(), **config}).encode())
     os.close(writer)
-    command = [python, "-I", "-S", FOLDER, str(reader)]
+    command = [*wrapper, python, "-I", "-S", FOLDER, str(reader)]
     process = subprocess.Popen(command, pass_fds=[reader, listener.fileno()], cwd="/")
     os.close(reader)
     listener.close()

@@ -131,3 +131,15 @@ def test_an_agent_holds_nothing_of_what_is_over(folder: Path) -> None:
             everything()
         assert descriptors() == before
         client.close()
+
+
+def test_children_in_the_background_do_not_use_up_the_agents_descriptors(folder: Path) -> None:
+    with running_agent(folder) as path:
+        client = Client(path)
+        for _ in range(60):
+            client.do("exec", argv=["sh", "-c", "sleep 1000 &"])
+        agent = int(client.do("exec", argv=["sh", "-c", "echo $PPID"])[1])
+        assert len(list(Path(f"/proc/{agent}/fd").iterdir())) < 60
+        client.do("fence", token=2)
+        assert client.do("exec", token=2, argv=["sh", "-c", "cat /proc/$PPID/task/$PPID/children"])[1].count(b" ") == 1
+        client.close()

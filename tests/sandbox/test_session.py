@@ -117,10 +117,11 @@ async def test_what_the_background_prints_in_between_comes_with_the_next_run(ses
 async def test_a_deadline_ends_what_ran_and_keeps_what_was_set(session: Session) -> None:
     await said(session, "before=1; mkdir -p there")
     hidden = "(setsid env -i sleep 1234 </dev/null >/dev/null 2>&1 &)"
+    assert await said(session, "sleep 1233 & grep -lzx 123[3] /proc/[0-9]*/cmdline") != b""
     done = await session.run(f"cd there; during=2; {hidden}; echo partial; sleep 1000; echo never; touch never", 0.5)
     assert (done.timed_out, done.stdout) == (True, b"partial\n")
     assert await said(session, "echo $before $during; ls; env pwd | grep -o there") == b"1 2\nthere\n"
-    assert (await session.run("grep -l 'sleep.123[4]' /proc/[0-9]*/cmdline")).stdout == b""
+    assert (await session.run("grep -lzx 123[4] /proc/[0-9]*/cmdline")).stdout == b""
 
 
 @pytest.mark.parametrize("command", ["while :; do :; done", "trap '' 2 15 42; while :; do :; done", "echo > pipe"])
@@ -163,11 +164,13 @@ async def test_an_interrupt_lets_programs_clean_up(sandbox: LeasedSandbox) -> No
 
 
 async def test_an_interrupt_ends_what_ignores_it(session: Session) -> None:
-    running = asyncio.create_task(session.run("trap '' INT; touch up; sleep 1000", timeout_s=1000))
+    await said(session, "sleep 1000 & earlier=$!")
+    ignoring = "(trap '' INT; sleep 4444 & touch up; sleep 1) & until [ -e up ]; do sleep 0.01; done; sleep 1000"
+    running = asyncio.create_task(session.run(ignoring, timeout_s=1000))
     await session._sandbox.request("exec", {"argv": ["sh", "-c", "until [ -e up ]; do sleep 0.01; done"]})
     assert await session.interrupt()
     assert (await running).interrupted
-    assert await said(session, "echo on") == b"on\n"
+    assert (await session.run("kill -0 $earlier && ! grep -lzx 444[4] /proc/[0-9]*/cmdline")).exit_code == 0
 
 
 async def test_set_e_ends_the_run_and_not_the_session(session: Session) -> None:

@@ -216,6 +216,11 @@ async def test_a_template_is_where_work_starts_and_is_never_changed(
     (tmp_path / "src" / "run.sh").write_text("echo from the template")
     (tmp_path / "src" / "run.sh").chmod(0o750)
     (tmp_path / "link").symlink_to("/etc/passwd")
+
+    def layers() -> set[str]:
+        return {image["Id"] for image in client.images(filters={"label": "rocknroll.image=template"})}
+
+    before = layers()
     wanted = spec(template=tmp_path, writable_root=writable_root)
     for name in ("box-0.1", "box-1.1"):
         async with open_box(wanted, name) as box:
@@ -225,8 +230,10 @@ async def test_a_template_is_where_work_starts_and_is_never_changed(
             )
             assert await box.sh("echo changed > src/run.sh; rm link; mkdir new") == (0, "")
     assert (tmp_path / "src" / "run.sh").read_text() == "echo from the template"
-    for image in client.images(filters={"label": "rocknroll.image=template"}):
-        client.remove_image(image["Id"], force=True)
+    made = layers() - before
+    assert len(made) == (1 if writable_root else 0)
+    for image in made:
+        client.remove_image(image, force=True)
 
 
 async def test_a_template_that_does_not_fit_is_refused(runtime: DockerRuntime, spec: MakeSpec, tmp_path: Path) -> None:
