@@ -10,6 +10,7 @@ import time
 from .connection import Connection
 from .loop import Loop
 from .processes import adopt_orphans, forbid_inspection
+from .rank import Rank
 from .state import State
 
 TYPE_CHECKING = False
@@ -30,10 +31,11 @@ def serve(listener: socket.socket, config: Mapping[str, Any]) -> None:
     `config`: `workdir`, `variables`, `token` (the lowest that is accepted), `secret`; optionally `user`
     (`uid:gid` of commands and files), `roots` (folders that file operations may touch), `orphan_ttl_s`.
     """
+    rank = Rank()
     forbid_inspection()
     adopt_orphans()
     loop = Loop()
-    _Server(loop, State(loop, config), listener, config.get("orphan_ttl_s"))
+    _Server(loop, State(loop, config, rank), listener, config.get("orphan_ttl_s"))
     loop.run()
 
 

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
     from .identity import Identity
     from .processes import Marks
+    from .rank import Rank
 
 
 class Spawner:
     """Knows who to become and how to mark. Descriptors are the caller's, who closes them."""
 
-    def __init__(self, marks: Marks, identity: Identity) -> None:
-        self._marks, self._identity = marks, identity
+    def __init__(self, marks: Marks, identity: Identity, rank: Rank) -> None:
+        self._marks, self._identity, self._rank = marks, identity, rank
 
     def program(
         self,
@@ -39,7 +40,10 @@ class Spawner:
         """
         self._marks.put_on(mark)
         try:
-            with self._identity.files():  # or the working directory is entered by a root without rights
+            with (
+                self._rank.lowered(),
+                self._identity.files(),
+            ):  # or the working directory is entered by a root without rights
                 process = subprocess.Popen(
                     argv,
                     stdin=streams[0],
@@ -79,6 +83,7 @@ class Spawner:
         if pid == 0:
             status = 1
             try:
+                self._rank.lower()
                 signal.set_wakeup_fd(-1)
                 for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
                     signal.signal(number, signal.SIG_DFL)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .loop import Loop
     from .pipes import Outlet
+    from .rank import Rank
 
 MAX_COMMANDS = 256
 MAX_SESSIONS = 32
@@ -41,7 +42,7 @@ MAX_SESSIONS = 32
 class State:
     """One per agent. `config`: see docs/sandbox.md, "The agent"."""
 
-    def __init__(self, loop: Loop, config: Mapping[str, Any]) -> None:
+    def __init__(self, loop: Loop, config: Mapping[str, Any], rank: Rank) -> None:
         self.loop = loop
         self.workdir = str(config["workdir"])
         self.variables = {str(key): str(value) for key, value in config["variables"].items()}
@@ -49,7 +50,7 @@ class State:
         self.secret = str(config["secret"])
         self.marks = Marks()
         identity = Identity(config.get("user"))
-        self.spawner = Spawner(self.marks, identity)
+        self.spawner = Spawner(self.marks, identity, rank)
         self.files = Files(identity, Roots([str(root) for root in config.get("roots") or ["/"]], self.workdir))
         self.envs = Envs(self)
         self.commands: set[Running] = set()

@@ -25,8 +25,9 @@ PYTHON = ("python3",)
 DEFAULT_MEMORY_BYTES = 2 << 30
 MEMORY_FOR_PROCESSES_BYTES = 32 << 20
 """Memory-backed folders that are full must leave this much, or the kernel ends whatever runs next."""
-CAPABILITIES = ("SETUID", "SETGID", "KILL")
-"""What the agent needs as root to run commands as another user and to end them. Commands get none of it."""
+CAPABILITIES = ("SETUID", "SETGID", "KILL", "SYS_NICE")
+"""What the agent needs as root to run commands as another user, to end them, and to be quicker than they are. Commands
+get none of it."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Docker's own default for images that set none."""
 OUT_OF_MEMORY_SCORE = 500

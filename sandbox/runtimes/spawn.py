@@ -63,6 +63,8 @@ class Spawn:
             os.dup2(log, 1)
             os.dup2(log, 2)
             close_descriptors([self._listener.fileno(), self._report])
+            if "cpu" in self._job["groups"]:
+                self._jail.rank_first()
             levels = {"namespaces": self._supervise, "bubblewrap": self._bubblewrap, "plain": self._plain}
             status = levels[self._job["level"]]()
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -63,11 +64,23 @@ async def test_what_changes_its_mark_ends_with_the_next_hunt(make_fleet: MakeFle
 
 async def test_a_fork_bomb_ends_at_its_deadline(make_fleet: MakeFleet) -> None:
     async with make_fleet() as fleet, await fleet.lease("me") as sandbox:
-        bomb = b"import os\nfor _ in range(6): os.fork()\nwhile True: os.fork() or os._exit(0)"
+        bomb = b"import contextlib, os\nwhile True:\n    with contextlib.suppress(OSError): os.fork()"
         await sandbox.write("bomb.py", bomb)
         assert (await sandbox.exec([*sandbox.python, "bomb.py"], timeout_s=1.5)).timed_out
         counted = await sandbox.exec("ls /proc | grep -c '^[0-9]'")
         assert int(counted.stdout) < 8
+
+
+async def test_the_agent_ranks_before_what_it_starts(make_fleet: MakeFleet) -> None:
+    async with make_fleet() as fleet, await fleet.lease("me") as sandbox:
+        # The kernel takes the one with the highest score first.
+        scores = await sandbox.exec("cat /proc/1/oom_score_adj /proc/self/oom_score_adj")
+        agents, own = (int(score) for score in scores.stdout.split())
+        assert agents < own == 1000
+        isolation = await fleet.runtime.isolation()
+        if os.geteuid() == 0 and "limit of share of cpu" in isolation.separated:
+            nice = await sandbox.exec("cut -d' ' -f19 /proc/1/stat; nice; sh -c nice")
+            assert nice.stdout.split() == [b"-20", b"0", b"0"]
 
 
 async def test_a_caller_that_gives_up_ends_its_command(make_fleet: MakeFleet, eventually: Eventually) -> None:

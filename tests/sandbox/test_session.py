@@ -117,7 +117,7 @@ async def test_what_the_background_prints_in_between_comes_with_the_next_run(ses
 async def test_a_deadline_ends_what_ran_and_keeps_what_was_set(session: Session) -> None:
     await said(session, "before=1; mkdir -p there")
     hidden = "(setsid env -i sleep 1234 </dev/null >/dev/null 2>&1 &)"
-    assert await said(session, "sleep 1233 & grep -lzx 123[3] /proc/[0-9]*/cmdline") != b""
+    assert await said(session, "sleep 1233 & until grep -lzx 123[3] /proc/[0-9]*/cmdline; do :; done") != b""
     done = await session.run(f"cd there; during=2; {hidden}; echo partial; sleep 1000; echo never; touch never", 0.5)
     assert (done.timed_out, done.stdout) == (True, b"partial\n")
     assert await said(session, "echo $before $during; ls; env pwd | grep -o there") == b"1 2\nthere\n"

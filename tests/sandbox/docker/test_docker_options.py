@@ -46,7 +46,7 @@ def test_the_agent_is_the_first_process_whatever_the_image_says() -> None:
 
 
 def test_the_agent_may_become_the_user_and_kill_and_nothing_else() -> None:
-    assert host()["CapAdd"] == ["SETUID", "SETGID", "KILL"]
+    assert host()["CapAdd"] == ["SETUID", "SETGID", "KILL", "SYS_NICE"]
     assert host(user="root")["CapAdd"] == []
 
 
