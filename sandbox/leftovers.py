@@ -1,7 +1,7 @@
 """What fleets left that died without a successor, for `rock gc`: found first, removed only when told.
 
 Nothing of a living process is ever found: containers name their owner, and a forkserver that waits for
-a successor still listens on its socket.
+a successor still listens on its socket. What a successor could still take over ends by itself.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ def ask_docker(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
         daemon.close()
 
 
-def docker_leftovers() -> tuple[list[Garbage], str]:
-    """Containers of dead fleets, and why the daemon was not asked (empty: it was)."""
+def docker_leftovers(running: bool) -> tuple[list[Garbage], str]:
+    """Containers of dead fleets, and why the daemon was not asked (empty: it was).
+
+    Those that still run are left out unless `running`: a manager that comes back goes on with them, leases included.
+    """
     from rocknroll.sandbox.runtimes.docker_garbage import garbage
 
     try:
-        return ask_docker(garbage), ""
+        return [each for each in ask_docker(garbage) if running or each.state != "running"], ""
     except RuntimeUnavailable as error:
         return [], str(error)
 

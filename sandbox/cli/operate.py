@@ -63,6 +63,10 @@ def scale(
 
 
 def gc(
+    running: Annotated[
+        bool,
+        typer.Option("--running", help="Also containers that still run, which a manager that comes back would adopt."),
+    ] = False,
     state: StateOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -70,12 +74,13 @@ def gc(
 ) -> None:
     """Remove what fleets left that died without a successor. What belongs to a living process stays.
 
-    Looks at Docker's containers of all fleets, and at the state folder if it has no manager.
+    Looks at Docker's containers of all fleets, and at the state folder if it has no manager. Containers without a
+    manager end by themselves after a minute; until then one that comes back goes on with them.
     """
     from rocknroll.sandbox.leftovers import docker_leftovers, folder_leftovers, remove
 
     folder = state_folder(state)
-    containers, unreachable = docker_leftovers()
+    containers, unreachable = docker_leftovers(running)
     files = folder_leftovers(folder)
     if not dry_run:
         remove(folder, containers, files)

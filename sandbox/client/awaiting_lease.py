@@ -12,15 +12,17 @@ from typing import Any, Self
 from rocknroll.sandbox.agent.output import DEFAULT_OUTPUT_BYTES
 from rocknroll.sandbox.client import calls
 from rocknroll.sandbox.client.awaiting_work import AsyncRunningCommand, AsyncSession
-from rocknroll.sandbox.client.calls import LeaseInfo
+from rocknroll.sandbox.client.calls import Json, LeaseInfo
 from rocknroll.sandbox.client.folders import in_threads, packing, unpacking
 from rocknroll.sandbox.client.shared import (
     CHUNK_BYTES,
     FILE_SILENCE_S,
     LeaseFacts,
 )
+from rocknroll.sandbox.client.stream import env_reply, env_request
 from rocknroll.sandbox.client.wire import AsyncWire
 from rocknroll.sandbox.errors import LeaseLost, SandboxError
+from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S
 from rocknroll.sandbox.results import ExecResult, FileStat
 from rocknroll.sandbox.transfer import FOLDER_BYTES, FOLDER_ENTRIES
 
@@ -82,6 +84,16 @@ class AsyncLease(LeaseFacts):
         self._check()
         params = {"path": path} if mode is None else {"path": path, "mode": mode}
         await self._put(calls.files(self.token), params, data)
+
+    async def request(
+        self, op: str, header: Mapping[str, Any], body: bytes = b"", timeout_s: float = FILE_TIMEOUT_S
+    ) -> tuple[Json, bytes]:
+        """See `Lease.request`."""
+        self._check()
+        framed, silence_s = env_request(op, header, body, timeout_s), timeout_s + 2 * REPLY_GRACE_S
+        async with self._wire.stream("POST", calls.env(self.token), silence_s, content=framed) as response:
+            with self._wire.address.reaching():
+                return env_reply(await response.aread())
 
     async def upload(self, host_path: Path | str, path: str) -> None:
         """See `Lease.upload`."""

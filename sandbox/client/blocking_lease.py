@@ -12,15 +12,17 @@ from typing import Any, Self
 from rocknroll.sandbox.agent.output import DEFAULT_OUTPUT_BYTES
 from rocknroll.sandbox.client import calls
 from rocknroll.sandbox.client.blocking_work import RunningCommand, Session
-from rocknroll.sandbox.client.calls import LeaseInfo
+from rocknroll.sandbox.client.calls import Json, LeaseInfo
 from rocknroll.sandbox.client.folders import packing, unpacking
 from rocknroll.sandbox.client.shared import (
     CHUNK_BYTES,
     FILE_SILENCE_S,
     LeaseFacts,
 )
+from rocknroll.sandbox.client.stream import env_reply, env_request
 from rocknroll.sandbox.client.wire import Wire
 from rocknroll.sandbox.errors import LeaseLost, SandboxError
+from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S
 from rocknroll.sandbox.results import ExecResult, FileStat
 from rocknroll.sandbox.transfer import FOLDER_BYTES, FOLDER_ENTRIES
 
@@ -82,6 +84,20 @@ class Lease(LeaseFacts):
         self._check()
         params = {"path": path} if mode is None else {"path": path, "mode": mode}
         self._put(calls.files(self.token), params, data)
+
+    def request(
+        self, op: str, header: Mapping[str, Any], body: bytes = b"", timeout_s: float = FILE_TIMEOUT_S
+    ) -> tuple[Json, bytes]:
+        """A request to an environment in the sandbox; only `env.*`. What `RemoteEnv` needs of a sandbox.
+
+        Raises:
+            EnvError, EnvHung, EnvCrashed: the environment failed. LeaseLost, SandboxLost: the sandbox is gone.
+        """
+        self._check()
+        framed, silence_s = env_request(op, header, body, timeout_s), timeout_s + 2 * REPLY_GRACE_S
+        sending = self._wire.stream("POST", calls.env(self.token), silence_s, content=framed)
+        with sending as response, self._wire.address.reaching():
+            return env_reply(response.read())
 
     def upload(self, host_path: Path | str, path: str) -> None:
         """Copy the content of a folder of this machine into one of the sandbox, which is made if need be.

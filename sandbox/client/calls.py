@@ -16,6 +16,7 @@ from rocknroll.sandbox.errors import SandboxError, ServiceFailed, from_wire
 from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S, SESSION_TIMEOUT_S
 from rocknroll.sandbox.results import ExecResult, FileStat
 from rocknroll.sandbox.session import CLOSE_TIMEOUT_S
+from rocknroll.sandbox.spec import EnvSpec
 
 ResultT = TypeVar("ResultT")
 Json = dict[str, Any]
@@ -47,6 +48,7 @@ class LeaseInfo:
     ttl_s: float
     deadline: float
     python: tuple[str, ...]
+    env: EnvSpec | None
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,11 @@ def kill(token: int, stream: str) -> Call[None]:
     return Call("DELETE", f"{streams(token)}/{stream}", lambda answer: None)
 
 
+def env(token: int) -> str:
+    """Path of requests to environments."""
+    return f"/v1/leases/{token}/env"
+
+
 def open_session(token: int, name: str, cwd: str, variables: Mapping[str, str] | None) -> Call[Json]:
     wish = {"name": name, "cwd": cwd, "variables": dict(variables or {})}
     return Call("POST", f"/v1/leases/{token}/sessions", dict, json=wish, timeout_s=SESSION_TIMEOUT_S + REPLY_GRACE_S)
@@ -223,6 +230,7 @@ def _lease_info(answer: Json) -> LeaseInfo:
         ttl_s=float(answer["ttl_s"]),
         deadline=float(answer["deadline"]),
         python=tuple(answer["python"]),
+        env=None if answer["env"] is None else EnvSpec.model_validate(answer["env"]),
     )
 
 

@@ -16,6 +16,7 @@ import httpx
 from rocknroll.sandbox.client.calls import Call, Event, Json, LeaseInfo, error_of
 from rocknroll.sandbox.errors import LeaseLost, SandboxError, ServiceUnreachable, SpecInvalid
 from rocknroll.sandbox.leased import HEARTBEATS_PER_TTL
+from rocknroll.sandbox.spec import EnvSpec
 from rocknroll.sandbox.state_folder import StateFolder, default_folder
 
 ResultT = TypeVar("ResultT")
@@ -122,6 +123,11 @@ class LeaseFacts:
     def python(self) -> tuple[str, ...]:
         """Command of the Python interpreter inside."""
         return self._info.python
+
+    @property
+    def env(self) -> EnvSpec | None:
+        """The environment that was made in the sandbox before it became READY."""
+        return self._info.env
 
     @property
     def deadline(self) -> float:

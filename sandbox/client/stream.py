@@ -1,13 +1,27 @@
-"""Reads the answer to a command whose output is streamed (no I/O here); `service/working.py` says what is in it."""
+"""The framed requests and answers of `service/working.py` (no I/O here)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
-from rocknroll.sandbox.agent.frames import Frames
+from rocknroll.sandbox.agent.frames import Frames, pack
 from rocknroll.sandbox.client.calls import error_of, exec_result
 from rocknroll.sandbox.errors import SandboxError
 from rocknroll.sandbox.results import ExecResult
+
+
+def env_request(op: str, header: Mapping[str, Any], body: bytes, timeout_s: float) -> bytes:
+    """One frame, for the route of environments."""
+    return pack(json.dumps({**header, "op": op, "timeout_s": timeout_s}).encode(), body)
+
+
+def env_reply(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and body of its answer."""
+    ((raw, body),) = Frames().feed(data)
+    header: dict[str, Any] = json.loads(raw)
+    return header, body
 
 
 class StreamReader:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
-from rocknroll.sandbox.spec import Model
+from rocknroll.sandbox.spec import EnvSpec, Model
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
 
@@ -44,6 +44,8 @@ class LeaseState(Model):
     deadline: float
     python: list[str]
     """Command of the Python interpreter inside."""
+    env: EnvSpec | None
+    """The environment that was made in it before it became READY."""
 
 
 class Heartbeat(Model):

@@ -134,4 +134,5 @@ def _state(site: Site, sandbox: LeasedSandbox) -> bodies.LeaseState:
         ttl_s=row.ttl_s,
         deadline=row.deadline,
         python=list(sandbox.python),
+        env=sandbox.env,
     )

@@ -1,4 +1,4 @@
-"""Routes of work that goes on: commands whose output is streamed, and sessions.
+"""Routes of work that goes on: commands whose output is streamed, sessions, and environments.
 
 The answer to a stream is frames as the agent's are (lengths, JSON header, body): `{"id"}` first, then
 `{"stream": "stdout"|"stderr"}` with bytes, at last `{"result"}` or `{"problem"}`. Input and the wish to
@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response, status
 from fastapi.responses import StreamingResponse
 
-from rocknroll.sandbox.agent.frames import pack
-from rocknroll.sandbox.errors import NotFound, SandboxError
+from rocknroll.sandbox.agent.frames import Frames, Refused, pack
+from rocknroll.sandbox.errors import NotFound, SandboxError, SpecInvalid
 from rocknroll.sandbox.running import RunningCommand
 from rocknroll.sandbox.service import bodies
 from rocknroll.sandbox.service.answers import exec_answer
@@ -71,6 +71,21 @@ async def kill(sandbox: Held, running: Running) -> Response:
     """End everything that it started; its result says how it ended."""
     running.kill()
     return Response(status_code=status.HTTP_204_NO_CONTENT)
+
+
+@routes.post("/env", response_class=Response)
+async def env(request: Request, sandbox: Held) -> Response:
+    """A request to an environment in the sandbox (`env.make`, `env.reset`, …), as one frame, answered by one."""
+    try:
+        ((raw, body),) = Frames().feed(await request.body())
+        header = json.loads(raw)
+        op, timeout_s = str(header.pop("op")), float(header.pop("timeout_s"))
+    except (Refused, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecInvalid(f"the request must be one frame with `op` and `timeout_s` in its header: {error}") from None
+    if not op.startswith("env.") or "token" in header:
+        raise SpecInvalid(f"`op` is {op!r}, and must be one of an environment; the token is that of the path")
+    reply, answer = await unless_gone(request, sandbox.request(op, header, body, timeout_s))
+    return Response(_frame(dict(reply), answer), media_type=MEDIA_TYPE)
 
 
 @routes.post("/sessions", status_code=status.HTTP_201_CREATED)

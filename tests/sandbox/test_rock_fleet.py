@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from playthings import until
 from rocking import Rock, processes_mentioning
 
 from rocknroll.sandbox.cli.exit_codes import ExitCode
+from rocknroll.sandbox.client import Client
+from rocknroll.sandbox.errors import ServiceUnreachable
 
 FLEET = "pools: {box: {size: 2, reuse: reset}}\n"
 
@@ -87,6 +90,22 @@ def test_a_manager_that_comes_after_a_killed_one_goes_on_with_its_leases(up: Roc
     assert {name: row["pid"] for name, row in rows.items()} == before
     assert (rows[sandbox]["lease"]["owner"], rows[sandbox]["lease"]["token"]) == ("holder", int(token))
     assert up("exec", sandbox, "--token", token, "--", "cat", "note").stdout == "kept\n"
+
+
+def test_a_holder_with_heartbeats_outlives_a_manager_that_is_killed_and_started_again(up: Rock, folder: Path) -> None:
+    with Client(up.state.socket) as client, client.lease("box", ttl_s=15) as lease:
+        lease.exec("echo kept > note").check()
+        missed = threading.Event()
+        judge = lease._noted
+        lease._noted = lambda error: (missed.set(), judge(error))[1]  # type: ignore[method-assign]
+        up.kill_manager()
+        with pytest.raises(ServiceUnreachable):
+            lease.exec("true")
+        assert missed.wait(60), "no heartbeat fell into the time without a manager"
+        assert up("up", "-f", str(folder / "fleet.yaml"), "--wait").returncode == 0
+        before = lease.deadline
+        until(lambda: lease.deadline > before, "the next heartbeat")
+        assert not lease.lost and lease.exec("cat note").stdout == b"kept\n"
 
 
 def test_a_second_up_is_refused_with_the_pid_of_the_first(up: Rock) -> None:

@@ -153,6 +153,7 @@ def test_a_killed_exec_leaves_no_lease_behind(rock: Rock) -> None:
     running.kill()
     running.communicate()
     until(lambda: not _lease(rock, "box-2"), "the end of the lease")
+    assert "owner_died" in [event["kind"] for event in rock.json("events")["events"] if event["sandbox"] == "box-2"]
 
 
 def _lease(rock: Rock, sandbox: str) -> bool:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from playthings import HERE
 from rocking import processes_mentioning
 from services import serving
 
+from rocknroll.envs.remote import RemoteEnv
 from rocknroll.sandbox.client import AsyncClient, AsyncLease, Client
 from rocknroll.sandbox.errors import (
+    EnvError,
     ExecFailed,
     FileFailed,
     LeaseLost,
@@ -22,6 +25,7 @@ from rocknroll.sandbox.errors import (
     SandboxLost,
     SessionBusy,
     SessionEnded,
+    SpecInvalid,
 )
 from rocknroll.sandbox.site import Site
 
@@ -133,6 +137,26 @@ async def test_a_session_is_interrupted_from_elsewhere(sandbox: AsyncLease, even
         assert await session.interrupt()
         assert (await running).interrupted
         assert not await session.interrupt()
+
+
+async def test_an_environment_is_played_through_the_service(folder: Path) -> None:
+    env = {"entry_point": "playthings:Plaything", "python_path": [str(HERE)], "kwargs": {"greeting": "good day"}}
+    async with (
+        serving(folder, {"toys": {"env": env}}) as site,
+        AsyncClient(site.state.socket) as client,
+        await client.lease("toys") as sandbox,
+    ):
+        remote = RemoteEnv(sandbox)  # type: ignore[arg-type]  # it has what a leased sandbox has
+        observation, info = await remote.reset(seed=3, options={"a": 1})
+        assert (observation, info["options"]) == ("good day", {"a": 1})
+        assert (await remote.step("go"))[:2] == ("go 1", 0.5)
+        with pytest.raises(EnvError, match="no such drawer") as raised:
+            await remote.step("raise")
+        assert "Traceback" in raised.value.traceback
+        with pytest.raises(SpecInvalid, match="must be one of an environment"):
+            await sandbox.request("exec", {"argv": ["true"]})
+        with pytest.raises(SpecInvalid, match="token is that of the path"):
+            await sandbox.request("env.step", {"token": 10**9})
 
 
 async def test_folders_go_both_ways_with_links_and_modes(sandbox: AsyncLease, tmp_path: Path) -> None:
