@@ -23,7 +23,7 @@ class Requester(Protocol):
 
 
 class Session:
-    """Works as a person's shell does; docs/sandbox.md says where it differs. Commands of one session queue up."""
+    """Works as a person's shell does; docs/sandbox/agent.md says where it differs. Commands of one session queue up."""
 
     def __init__(self, sandbox: Requester, name: str, shell: str) -> None:
         self.name, self.shell = name, shell

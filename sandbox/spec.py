@@ -26,9 +26,10 @@ class Resources(Model):
     """Limits of one sandbox, as far as the runtime can enforce them (`rock doctor` says how far)."""
 
     memory_bytes: PositiveInt | None = None
-    """Docker: of the whole sandbox, swap included; None is 2 GiB. Process runtime: see docs/sandbox.md."""
+    """Of the whole sandbox, its memory-backed folders and swap included; None is 2 GiB. Without control groups, of the
+    address space of each process, and None is no limit."""
     cpus: PositiveFloat = 1.0
-    """Share of the machine's cores (Docker)."""
+    """Share of the machine's cores; not limited without control groups."""
     processes: PositiveInt | None = 512
     open_files: PositiveInt = 4096
     file_bytes: PositiveInt = 1 << 30
@@ -36,7 +37,7 @@ class Resources(Model):
     scratch_bytes: PositiveInt = 1 << 28
     """Size of /tmp and /dev/shm, each (memory-backed)."""
     work_bytes: PositiveInt = 1 << 28
-    """Size of the working directory where it is memory-backed (Docker without `writable_root`)."""
+    """Size of the working directory where it is memory-backed (without `writable_root`)."""
 
 
 class HealthPolicy(Model):
@@ -95,8 +96,11 @@ class SandboxSpec(Model):
     workdir: str = Field(default="/work", pattern=r"^/")
     """Working directory (Docker; a process sandbox has its own folder)."""
     writable_root: bool = False
-    """Docker: the whole file system is a copy-on-write layer, without a quota. Else only the working directory, /tmp
-    and /dev/shm are writable, in memory."""
+    """Docker: the whole file system is a copy-on-write layer, without a quota; processes: the working directory is on
+    disk. Else only the working directory, /tmp and /dev/shm are writable, in memory."""
+    roots: tuple[str, ...] = ()
+    """Folders that file operations may touch, from the working directory on, and no others, wherever `..` and links
+    lead. Empty: all that the sandbox sees. Commands are not meant: they have the runtime around them."""
     template: Path | None = None
     """Folder whose content the working directory starts with, copy-on-write: what is written stays in the sandbox."""
     env: EnvSpec | None = None

@@ -40,7 +40,7 @@ MAX_SESSIONS = 32
 
 
 class State:
-    """One per agent. `config`: see docs/sandbox.md, "The agent"."""
+    """One per agent. `config`: see docs/sandbox/agent.md."""
 
     def __init__(self, loop: Loop, config: Mapping[str, Any], rank: Rank) -> None:
         self.loop = loop
@@ -51,7 +51,8 @@ class State:
         self.marks = Marks()
         identity = Identity(config.get("user"))
         self.spawner = Spawner(self.marks, identity, rank)
-        self.files = Files(identity, Roots([str(root) for root in config.get("roots") or ["/"]], self.workdir))
+        roots = [os.path.normpath(os.path.join(self.workdir, str(root))) for root in config.get("roots") or ["/"]]
+        self.files = Files(identity, Roots(roots, self.workdir))
         self.envs = Envs(self)
         self.commands: set[Running] = set()
         self.sessions: dict[str, Session] = {}

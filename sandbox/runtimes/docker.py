@@ -139,6 +139,7 @@ class DockerRuntime:
             "token": floor,
             "secret": instance.secret,
             "user": spec.user,
+            "roots": list(spec.roots),
             "orphan_ttl_s": self._orphan_ttl_s,
         }
         owner = processes.identity(os.getpid())

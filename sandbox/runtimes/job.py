@@ -90,7 +90,13 @@ def build(
         "places": dict(grants.places),
         "group": group,
         "bubblewrap": _bubblewrap(wrap, spec, work, readable) if grants.level == "bubblewrap" else [],
-        "agent": {"workdir": str(workdir), "variables": variables, "token": floor, "secret": secret},
+        "agent": {
+            "workdir": str(workdir),
+            "variables": variables,
+            "token": floor,
+            "secret": secret,
+            "roots": list(spec.roots),
+        },
     }
 
 

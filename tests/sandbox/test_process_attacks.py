@@ -26,7 +26,7 @@ from rocknroll.sandbox.spec import Resources, SandboxSpec
 
 pytestmark = pytest.mark.asyncio
 MIB = 1 << 20
-DOCUMENT = HERE.parents[1] / "docs" / "parts" / "process.md"
+DOCUMENT = HERE.parents[1] / "docs" / "sandbox" / "process.md"
 PROCESSES = 48
 
 
