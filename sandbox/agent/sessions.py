@@ -148,10 +148,7 @@ class Session:
     def _send_run(self, run: _Run) -> None:
         os.ftruncate(self._text, 0)
         os.ftruncate(self._last, 0)
-        rest, at = memoryview(run.call.body + b"\0"), 0
-        while rest:
-            count = os.pwrite(self._text, rest, at)
-            rest, at = rest[count:], at + count
+        _fill(self._text, run.call.body + b"\0")
         os.lseek(self._text, 0, os.SEEK_SET)
         self._tell(self._dialect.line(self._state.marks.mark(self.owner, run.number), run.nonce))
 
@@ -259,9 +256,11 @@ class Session:
 
     def _state_to_go_on_from(self) -> int | None:
         for descriptor, number in ((self._last, self._dialect.numbers.last), (self._after, self._dialect.numbers.kept)):
-            size = os.fstat(descriptor).st_size
-            end = len(shell.COMPLETE)
-            if size >= end and os.pread(descriptor, end, size - end) == shell.COMPLETE:
+            state = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+            if state.endswith(shell.COMPLETE):
+                state = self._dialect.restorable(state)
+                os.ftruncate(descriptor, 0)
+                _fill(descriptor, state)
                 return number
         return None
 
@@ -332,3 +331,11 @@ def _memory(made: contextlib.ExitStack, what: str) -> int:
     descriptor = os.memfd_create(what)
     made.callback(os.close, descriptor)
     return descriptor
+
+
+def _fill(descriptor: int, content: bytes) -> None:
+    """Write from the beginning; the position stays."""
+    rest, at = memoryview(content), 0
+    while rest:
+        count = os.pwrite(descriptor, rest, at)
+        rest, at = rest[count:], at + count

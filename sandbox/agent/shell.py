@@ -4,7 +4,8 @@ The shell reads one line per run from a pipe. That line reads the command from a
 evaluates it at the top level (in a function, `declare` would be local), so that no quote or heredoc
 in the command can swallow anything else. How it ended goes to a descriptor of its own, with a nonce
 that only that line carried: nothing that a command prints, anywhere, is taken for it. Afterwards,
-and when the shell ends against its will, its state is written down: another shell goes on from it.
+and when the shell ends against its will, its state is written down, by builtins alone, for what it
+starts is hunted meanwhile: another shell goes on from it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Bash:
             f'\\builtin shopt -p; \\builtin set +o; \\builtin printf "# complete\\n"; }} >/proc/self/fd/{number}'
         )
 
+    def restorable(self, state: bytes) -> bytes:
+        """What another shell can read of a state that was written down."""
+        return state
+
     def opening(self, nonce: str, state: int | None) -> str:
         """For a new shell; `state`: of `numbers`, where it goes on from."""
         report = f">&{self.numbers.report}"
@@ -85,12 +90,15 @@ class Posix:
         self.numbers = Numbers(9)
 
     def _state(self, number: int) -> str:
-        # PPID is read-only in some shells, and a failed assignment would end the next one.
         return (
-            '{ set | sed "/^PPID=/d;/^_=/d"; export -p; printf "umask "; umask; set +o; '
+            '{ set; export -p; printf "umask "; umask; set +o; '
             "printf 'cd -- \"$PWD\"\\n# complete\\n'; } "
             f">/proc/self/fd/{number}"
         )
+
+    def restorable(self, state: bytes) -> bytes:
+        """PPID is read-only in some shells, and a failed assignment would end the one that goes on."""
+        return b"\n".join(line for line in state.split(b"\n") if not line.startswith((b"PPID=", b"_=")))
 
     def opening(self, nonce: str, state: int | None) -> str:
         report = f">&{self.numbers.report}"

@@ -229,7 +229,8 @@ async def test_sessions_are_independent(sandbox: LeasedSandbox) -> None:
 async def test_closing_ends_everything_a_session_started(sandbox: LeasedSandbox) -> None:
     async with await sandbox.session() as session:
         await said(session, "sleep 4321 & (setsid env -i sleep 4322 &)")
-        assert len((await sandbox.exec("grep -l 432[12] /proc/[0-9]*/cmdline")).stdout.split()) >= 2
+        for started in ("432[1]", "432[2]"):
+            (await sandbox.exec(f"until grep -lzx {started} /proc/[0-9]*/cmdline; do :; done", timeout_s=20.0)).check()
     found = (await sandbox.exec("cat /proc/[0-9]*/comm")).stdout.split()
     assert b"sleep" not in found
 
