@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocknroll.sandbox.channel import Channel
-from rocknroll.sandbox.errors import SpecInvalid, StartFailed
+from rocknroll.sandbox.errors import RuntimeUnavailable, SpecInvalid, StartFailed
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import Resources, SandboxSpec
@@ -50,7 +50,11 @@ async def way(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[tup
     name = str(request.param)
     level = {"bubblewrap": "bubblewrap", "plain": "plain"}.get(name, "namespaces")
     runtime = ProcessRuntime(level, folder=folder)  # type: ignore[arg-type]
-    grants = await runtime.grants()
+    try:
+        grants = await runtime.grants()
+    except RuntimeUnavailable as refused:
+        await runtime.close()
+        pytest.skip(str(refused))
     if name.startswith("copy"):
         runtime._grants = replace(grants, overlay_refused="as on a kernel without it")
     elif name.startswith("overlay"):
