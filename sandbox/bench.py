@@ -29,8 +29,8 @@ MIB = bytes(1 << 20)
 SAMPLES = {
     "start_cold": (40, 5),
     "lease_warm": (300, 20),
-    "exec": (300, 20),
-    "session": (300, 20),
+    "exec": (300, 50),
+    "session": (300, 50),
     "ping": (2000, 100),
     "file_1mib": (40, 5),
     "recovery": (40, 5),
@@ -38,7 +38,8 @@ SAMPLES = {
     "raw_exec": (60, 10),
     "raw_spawn": (300, 20),
 }
-"""How many timings: (thorough, quick)."""
+"""How many timings: (thorough, quick). Five of ours to one of raw Docker in both: the daemon is busy for a moment after
+each of its own, and what is timed then is late through no fault of its own."""
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.0005
 
