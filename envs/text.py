@@ -26,6 +26,8 @@ class Task:
     kind: str
     """Task type, for metrics by type."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    """Which of a run's environments plays it; given by the run."""
 
 
 @dataclass(frozen=True)

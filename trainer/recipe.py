@@ -28,11 +28,43 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class FaultsSection(Section):
+    """Faults and delays injected inside the sandbox, for chaos tests and benchmarks; all off by default."""
+
+    error_rate: Fraction = 0.0
+    """Share of steps that raise."""
+    hang_rate: Fraction = 0.0
+    """Share of steps that never return."""
+    latency_s: NonNegativeFloat = 0.0
+    """Mean of a normal distribution, cut off at 0, that every step waits for, ..."""
+    latency_std_s: NonNegativeFloat = 0.0
+    """... and its standard deviation."""
+    slow_fraction: Fraction = 0.0
+    """Share of episodes whose environment is slow, ..."""
+    slow_factor: PositiveFloat = 5.0
+    """... and how many times as long its steps then wait."""
+
+
 class EnvSection(Section):
     name: str = "alfworld"
     """A registered environment family (`roll doctor` lists them)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The family's own settings, checked by the family's model."""
+    faults: FaultsSection = FaultsSection()
+
+
+Ratio = PositiveFloat | tuple[tuple[NonNegativeInt, NonNegativeFloat], ...]
+"""A weight, or points (iteration, weight) between which it is interpolated."""
+
+
+class DomainSection(Section):
+    """One of several environments that a run trains on."""
+
+    env: EnvSection
+    ratio: Ratio = 1.0
+    """Share of the groups, relative to the other domains; `[[0, 1.0], [50, 0.2]]` makes it a curriculum."""
+    sandboxes: PositiveInt | None = None
+    """Sandboxes kept ready for it; `sandbox.count` unless given."""
 
 
 class TinyModel(Section):
@@ -79,6 +111,33 @@ class SandboxSection(Section):
     """Sandboxes kept ready; one environment, one lease and one trajectory each."""
     step_timeout_s: PositiveFloat = 30.0
     lease_s: PositiveFloat = 60.0
+    cores: Cores = None
+
+
+class RedundancySection(Section):
+    """Episodes launched beyond what a batch needs; the first to finish win, the others are cancelled."""
+
+    groups: NonNegativeInt = 0
+    """Groups in flight beyond those that pacing admits."""
+    members: NonNegativeInt = 0
+    """Members launched per group beyond `group_size`."""
+
+
+class TailBatchingSection(Section):
+    """Short and long rounds for synchronous training (RollPacker, arXiv 2509.21009)."""
+
+    enabled: bool = False
+    eta: Annotated[float, Field(ge=1.0, le=4.0)] = 1.25
+    """A short round launches this many times the prompts and the responses it keeps; what is left over
+    waits for a long round."""
+
+
+class DynamicSamplingSection(Section):
+    """Sample on until a batch is full of groups whose members differ in reward (DAPO, arXiv 2503.14476)."""
+
+    enabled: bool = False
+    max_filtered: PositiveFloat = 3.0
+    """Flat groups set aside for one batch at most, in batches: then flat ones are taken, too, and the run goes on."""
 
 
 class RolloutSection(Section):
@@ -87,6 +146,19 @@ class RolloutSection(Section):
     group_size: PositiveInt = 8
     async_ratio: NonNegativeFloat = 1.0
     """Largest staleness in policy versions; 0 is synchronous. Fractions interleave."""
+    redundancy: RedundancySection = RedundancySection()
+    max_requeues: NonNegativeInt = 0
+    """Times a group that cannot be trained on in time any more is cancelled and played anew; then, and with 0
+    from the start, the batch waits for it instead, so that slow tasks are trained on, too."""
+    prompt_replication: bool = True
+    """Place the members of a group on engines one by one; false: the whole group on one engine."""
+    tail_batching: TailBatchingSection = TailBatchingSection()
+    dynamic_sampling: DynamicSamplingSection = DynamicSamplingSection()
+    in_flight: Literal["abort", "keep", "recompute"] = "recompute"
+    """Requests under way when new weights arrive: redo the turn, finish it on the old weights, or compute its
+    context anew and go on with the new weights."""
+    episode_timeout_s: PositiveFloat = 600.0
+    """An episode that takes longer is lost to `episode_timeout`."""
     max_action_tokens: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     constrained: bool = False
@@ -104,8 +176,29 @@ class RolloutSection(Section):
     """Injected wait per environment step (benchmarks)."""
 
 
+class RewardSection(Section):
+    """A reward computed from the finished episode, beside what the environment gave, in worker processes."""
+
+    function: str | None = None
+    """`package.module:function`, see docs/rollouts.md."""
+    workers: PositiveInt = 2
+    min_timeout_s: PositiveFloat = 2.0
+    max_timeout_s: PositiveFloat = 30.0
+    timeout_factor: PositiveFloat = 1.5
+    """A task's timeout is this many times its longest correct evaluation so far, within the two bounds."""
+
+
+Cores = tuple[NonNegativeInt, ...] | None
+"""CPU cores that a part of the run is held to; None: wherever the kernel puts it."""
+
+
 class EngineSection(Section):
     kind: Literal["local"] = "local"
+    replicas: PositiveInt = 1
+    """Engines side by side, each with its own weights and `slots`."""
+    restarts: NonNegativeInt = 3
+    """Times that broken engines are replaced before the run gives up."""
+    cores: Cores = None
     slots: PositiveInt = 32
     max_length: PositiveInt = 4096
     """Tokens of context held for one trajectory; never more than the model's own limit."""
@@ -141,6 +234,9 @@ class LearnerSection(Section):
     pass_tokens: PositiveInt = 4096
     """Tokens forwarded at once (memory); a longer trajectory gets a pass of its own."""
     threads: PositiveInt = 1
+    cores: Cores = None
+    stream: bool = False
+    """Synchronous training only: gradients accumulate while the rest of the batch is still being played."""
 
 
 class EvalSection(Section):
@@ -157,6 +253,9 @@ class Recipe(Section):
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
     seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
+    domains: dict[str, DomainSection] = Field(default_factory=dict)
+    """Several environments in one run, by a name of their own, in place of `env`."""
+    reward: RewardSection = RewardSection()
     policy: PolicySection = PolicySection()
     warmstart: WarmstartSection = WarmstartSection()
     sandbox: SandboxSection = SandboxSection()
@@ -182,6 +281,7 @@ class Recipe(Section):
                 f"`learner.minibatches` ({learner.minibatches}) must not exceed `rollout.num_groups`"
                 f" ({rollout.num_groups}), because a group is never split between minibatches"
             )
+        self._check_rollout()
         if rollout.group_size < 2:
             raise ValueError(
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
@@ -190,3 +290,28 @@ class Recipe(Section):
         if not self.eval.splits:
             raise ValueError("`eval.splits` must name at least one split, for example [unseen]")
         return self
+
+    def _check_rollout(self) -> None:
+        rollout = self.rollout
+        spare = (rollout.num_groups + rollout.redundancy.groups) * (rollout.group_size + rollout.redundancy.members)
+        spare -= rollout.num_groups * rollout.group_size
+        if spare > self.sandbox.count:
+            raise ValueError(
+                f"`rollout.redundancy` launches {spare} episodes beyond a batch, more than the {self.sandbox.count}"
+                " sandboxes (`sandbox.count`): the spare ones alone would fill every slot. Lower it, or raise the count"
+            )
+        if rollout.redundancy.groups and not rollout.max_requeues:
+            raise ValueError(
+                "`rollout.redundancy.groups` needs `rollout.max_requeues` of at least 1, because groups that lose"
+                " a race are cancelled and played again later"
+            )
+        if rollout.tail_batching.enabled and rollout.async_ratio:
+            raise ValueError(
+                "`rollout.tail_batching` is for synchronous training: set `rollout.async_ratio` to 0, or turn it off"
+            )
+        if rollout.tail_batching.enabled and (rollout.redundancy.groups or rollout.redundancy.members):
+            raise ValueError("`rollout.tail_batching` launches spare episodes itself: leave `rollout.redundancy` at 0")
+        if self.learner.stream and rollout.async_ratio:
+            raise ValueError(
+                "`learner.stream` is for synchronous training: set `rollout.async_ratio` to 0, or turn it off"
+            )

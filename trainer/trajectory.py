@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,10 @@ class Trajectory:
     """With constrained decoding: the token ids that were allowed at each action token, in order of
     the action tokens. The learner renormalises over the same set. None: unconstrained."""
     error: str = ""
+    cause: str = ""
+    """Of an INFRA_ERROR: a `rollout.faults.Cause`."""
+    domain: str = ""
+    """Which of the run's environments it was played in."""
     timings_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds by cause: `generate`, `environment`, `queue`, `total`."""
 
@@ -98,6 +103,8 @@ class Group:
     id: str
     task_id: str
     trajectories: tuple[Trajectory, ...]
+    round_kind: Literal["", "short", "long"] = ""
+    """Under tail batching: the kind of round that played it."""
 
     @property
     def rewards(self) -> NDArray[np.float64]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 FinishReason = Literal["stop", "length", "abort"]
+InFlight = Literal["abort", "keep", "recompute"]
+"""What becomes of requests under way when new weights arrive: they end with what they have (finish_reason
+`abort`), finish on the old weights, or have their context computed anew and go on with the new ones."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Request:
     choices: Sequence[Sequence[int]] | None = None
     """Constrained decoding: the generated tokens are one of these sequences (stop token included);
     each step samples over the tokens that continue at least one of them, renormalised."""
+    engine: int = 0
+    """With several engines: the one that the scheduler chose. A trajectory never changes engines while it lives."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,10 @@ class Engine(Protocol):
     async def suspend(self) -> None:
         """Stop between two decode steps; requests wait."""
 
-    async def update_weights(self, state: Mapping[str, Any], version: int) -> None:
-        """Swap weights between two decode steps. Tokens from here on carry `version`, and cached
-        context is recomputed with the new weights before the next token that depends on it."""
+    async def update_weights(self, state: Mapping[str, Any], version: int, in_flight: InFlight = "recompute") -> None:
+        """Swap weights between two decode steps. Tokens sampled with them carry `version`, and cached
+        context is recomputed with them before the next token that depends on it; `in_flight` says what
+        requests under way do. Every token's version and logprob are those of the weights that sampled it."""
 
     async def resume(self) -> None:
         """Go on after `suspend`."""
