@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rocknroll.trainer.trajectory import Group, Outcome, Trajectory, Turn
+from rocknroll.trainer.trajectory import NO_VERSION, Group, Outcome, Trajectory, Turn
 
 ROWS_PER_GROUP = 64
 """Trajectories per Parquet row group: what a lazy reader holds at once."""
@@ -122,15 +122,29 @@ def stored_ids(path: Path) -> list[str]:
     return [name for table in tables for name in table["id"].to_pylist()]
 
 
-def read_trajectories(folder: Path) -> Iterator[tuple[int, Trajectory]]:
-    """(iteration, trajectory) of every file in a folder, oldest first, lazily.
+class Stored(NamedTuple):
+    """A trajectory and where it was learned from."""
+
+    iteration: int
+    round_kind: str
+    trajectory: Trajectory
+
+    @property
+    def staleness(self) -> int | None:
+        """Versions that its oldest token was behind the one it was trained at; None when nothing was sampled."""
+        oldest = self.trajectory.oldest_version
+        return None if oldest == NO_VERSION else self.iteration - 1 - oldest
+
+
+def read_trajectories(folder: Path) -> Iterator[Stored]:
+    """The trajectories of every file in a folder, oldest iteration first, lazily.
 
     Raises:
         StorageError: a file is broken.
     """
     for path in trajectory_files(folder):
-        for _, trajectory in _read_rows(path):
-            yield int(path.stem), trajectory
+        for row, trajectory in _read_rows(path):
+            yield Stored(int(path.stem), row.get("round", ""), trajectory)
 
 
 def trajectory_files(folder: Path) -> list[Path]:

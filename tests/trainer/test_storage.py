@@ -111,7 +111,7 @@ def test_neighbouring_groups_of_one_name_stay_apart(tmp_path: Path) -> None:
 def test_a_folder_reads_in_order_of_iterations(tmp_path: Path) -> None:
     for iteration in (10, 2):
         write_trajectories(tmp_path, iteration, played.groups(iteration, 1))
-    assert [iteration for iteration, _ in read_trajectories(tmp_path)] == [2] * 4 + [10] * 4
+    assert [stored.iteration for stored in read_trajectories(tmp_path)] == [2] * 4 + [10] * 4
 
 
 def test_reading_is_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ BUSY_TIMEOUT_S = 10.0
 PREDECESSOR_TIMEOUT_S = 60.0
 """How long the rollout process of a killed run may take to end: it reclaims its sandboxes first."""
 
-UNDER_WAY = "starts > kept + failed + max(aborted, surplus) + interrupted"
-"""Of an episode: it was started and has not ended since. (A late finish after an abort is no second end.)"""
+UNDER_WAY = "starts > kept + failed + aborted + interrupted"
+"""Of an episode: it was started and has not ended since. (A late finish after an abort, `surplus`, ends nothing.)"""
 
 BROKEN = "What is in it was left as it is; restore the run folder from a copy, or start the run under another name"
 
