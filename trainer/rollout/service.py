@@ -175,23 +175,21 @@ class _Server:
             self._connection.send(("result", result))
 
     async def _do_ready(self) -> None:
-        await (await self._parts.fleet.lease(owner="readiness")).release()
+        await self._parts.ready()
 
     async def _do_next_batch(self) -> RolloutBatch:
         asked = time.perf_counter()
         parts = self._parts
-        groups = await parts.loop.next_batch()
-        waited_s = time.perf_counter() - asked
-        metrics = parts.meter.read(groups, parts.engine.metrics(), parts.loop.slot_busy_s(), waited_s)
-        counts = {f"groups/{where}": float(n) for where, n in parts.scheduler.counts().items()}
-        return RolloutBatch(groups, metrics | counts, dict(parts.loop.outcomes))
+        batch = await parts.loop.next_batch(parts.scheduler.batches_taken)
+        metrics = parts.metrics(batch.groups, time.perf_counter() - asked)
+        return RolloutBatch(batch.groups, metrics, dict(parts.loop.outcomes))
 
     async def _do_publish(self, version: int, weights: str) -> None:
         from safetensors.torch import load_file
 
         engine = self._parts.engine
         await engine.suspend()
-        await engine.update_weights(load_file(weights), version)
+        await engine.update_weights(load_file(weights), version, self._recipe.rollout.in_flight)
         await engine.resume()
         await self._parts.loop.on_version(version)
 
@@ -208,4 +206,4 @@ class _Server:
         self._parts.scheduler.load_state_dict(state)
 
     async def _do_sandbox_pids(self) -> list[int]:
-        return [row["pid"] for row in self._parts.fleet.snapshot() if row["pid"] is not None]
+        return self._parts.sandbox_pids()
