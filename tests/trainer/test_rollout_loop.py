@@ -15,8 +15,7 @@ from rocknroll.trainer.engines.base import Generation, Request
 from rocknroll.trainer.render import PolicyError
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.loop import RolloutFailed, RolloutLoop
-from rocknroll.trainer.rollout.scheduler import Scheduler
-from rocknroll.trainer.rollout.staleness import Pacing
+from rocknroll.trainer.rollout.scheduler import Scheduler, SchedulerOptions
 from rocknroll.trainer.rollout.tasks import TaskOrder
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome
 
@@ -132,7 +131,7 @@ def options(**changes: Any) -> PlayOptions:
 
 
 def make_loop(leases: Leases, retries: int = 3, concurrency: int = 4) -> tuple[RolloutLoop, Scheduler]:
-    scheduler = Scheduler(TaskOrder(TASKS, 0), Pacing(2, 0.0), group_size=2, infra_retries=retries)
+    scheduler = Scheduler(TaskOrder(TASKS, 0), SchedulerOptions(num_groups=2, group_size=2, infra_retries=retries))
     player = Player(leases, ScriptedEngine(), Words(), options())
     loop = RolloutLoop(scheduler, player, concurrency=concurrency, seed=0, max_infra_error_rate=0.5)
     return loop, scheduler

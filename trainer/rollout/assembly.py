@@ -20,8 +20,7 @@ from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.loop import RolloutLoop
 from rocknroll.trainer.rollout.meter import Meter
-from rocknroll.trainer.rollout.scheduler import Scheduler
-from rocknroll.trainer.rollout.staleness import Pacing
+from rocknroll.trainer.rollout.scheduler import Scheduler, SchedulerOptions
 from rocknroll.trainer.rollout.tasks import TaskOrder
 
 
@@ -55,9 +54,7 @@ async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> Asyn
     )
     scheduler = Scheduler(
         TaskOrder(family.tasks("train"), recipe.seed, family.disguise_task),
-        Pacing(rollout.num_groups, rollout.async_ratio),
-        group_size=rollout.group_size,
-        infra_retries=rollout.infra_retries,
+        SchedulerOptions.of(recipe),
     )
     async with Fleet(spec, size=recipe.sandbox.count, runtime=ProcessRuntime(), store=None) as fleet:
         environments = FleetEnvironments(

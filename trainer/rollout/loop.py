@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from rocknroll.envs.text import Task
-from rocknroll.trainer.rollout.scheduler import Disposition, Episode, Scheduler
+from rocknroll.trainer.rollout.events import Episode, Failed, Surplus
+from rocknroll.trainer.rollout.scheduler import Scheduler
 from rocknroll.trainer.trajectory import Group, Outcome, Trajectory
 
 FAILURE_WINDOW = 64
@@ -125,7 +126,7 @@ class RolloutLoop:
                 self._raise_failure()
                 batch = self._scheduler.take_batch()
                 if batch is not None:
-                    return batch
+                    return batch.groups
                 await self._changed.wait()
 
     async def evaluate(
@@ -208,9 +209,12 @@ class RolloutLoop:
         self.outcomes[trajectory.outcome] += 1
         if lost:
             self.outcomes[f"infra_error/{trajectory.error.partition(':')[0]}"] += 1
-        disposition = self._scheduler.finished(job.source, trajectory)
-        if disposition is not Disposition.KEPT:
-            self.outcomes[disposition] += 1
+        self._scheduler.finished(job.source, trajectory)
+        for event in self._scheduler.drain():
+            if isinstance(event, Failed) and event.retried:
+                self.outcomes["retried"] += 1
+            elif isinstance(event, Surplus):
+                self.outcomes["surplus"] += 1
 
     def _episode_seed(self, episode: Episode) -> int:
         """Sampling seed of an episode: the same in a resumed run, different for every attempt."""

@@ -205,7 +205,14 @@ class _Server:
         return self._parts.scheduler.state_dict()
 
     async def _do_load_state_dict(self, state: dict[str, Any]) -> None:
-        self._parts.scheduler.load_state_dict(state)
+        self._parts.scheduler.load_state_dict(_without_trajectories(state), {})
 
     async def _do_sandbox_pids(self) -> list[int]:
         return [row["pid"] for row in self._parts.fleet.snapshot() if row["pid"] is not None]
+
+
+def _without_trajectories(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A scheduler's state in which the kept members of open groups are to be played again."""
+    kept = [[group["index"], member] for group in state["open"] for member in group["kept"]]
+    groups = [{**group, "kept": []} for group in state["open"]]
+    return {**state, "open": groups, "complete": [], "queue": kept + state["queue"]}
