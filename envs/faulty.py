@@ -40,7 +40,7 @@ class Faults:
 
 
 class FaultyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The environment at `entry_point` (`package.module:Class`), made with `kwargs`, under `faults` (fields of `Faults`).
+    """The environment at `entry_point` (`package.module:Class`) with `kwargs`, under `faults` (fields of `Faults`).
 
     Without the option `fault_seed` an episode's faults follow from the seed given to `reset`; without either they
     go on from the last episode's.

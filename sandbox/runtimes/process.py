@@ -279,8 +279,8 @@ class ProcessRuntime:
             )
             if env and answer["threads"] > 1:
                 raise StartFailed(
-                    f"importing {', '.join(modules[1:])} started {answer['threads'] - 1} threads, which do not survive a fork; "
-                    "set env.preload to false",
+                    f"importing {', '.join(modules[1:])} started {answer['threads'] - 1} threads, which do not "
+                    "survive a fork; set env.preload to false",
                     permanent=True,
                 )
             if self._grants is None:

@@ -101,8 +101,9 @@ def test_a_failed_step_is_not_seen_by_the_environment(waits: list[float]) -> Non
 
 
 def test_what_goes_wrong_follows_from_the_seed_of_the_episode(waits: list[float]) -> None:
-    first, second = make(error_rate=0.3, latency_s=1, latency_std_s=1), make(
-        error_rate=0.3, latency_s=1, latency_std_s=1
+    first, second = (
+        make(error_rate=0.3, latency_s=1, latency_std_s=1),
+        make(error_rate=0.3, latency_s=1, latency_std_s=1),
     )
     fates(first, 7, seed="another")  # an episode before leaves no trace
     waits.clear()

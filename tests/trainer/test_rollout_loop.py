@@ -204,7 +204,12 @@ async def test_a_trajectory_that_comes_after_its_abort_is_surplus() -> None:
     script, diary = Script(members=1), Diary()
     (episode,) = script.waiting
     loop = RolloutLoop(
-        script, Deaf(), concurrency=1, seed=0, failures=FailureWindow(0.5), journal=diary  # type: ignore[arg-type]
+        script,
+        Deaf(),
+        concurrency=1,
+        seed=0,
+        failures=FailureWindow(0.5),
+        journal=diary,  # type: ignore[arg-type]
     )
     async with playing(loop):
         await loop.train()
@@ -229,7 +234,11 @@ async def test_a_slot_is_free_while_nothing_but_the_reward_is_missing() -> None:
 
     script = Script(members=3)
     loop = RolloutLoop(
-        script, Scoring(), concurrency=1, seed=0, failures=FailureWindow(0.5)  # type: ignore[arg-type]
+        script,
+        Scoring(),
+        concurrency=1,
+        seed=0,
+        failures=FailureWindow(0.5),  # type: ignore[arg-type]
     )
     async with playing(loop):
         await loop.train()
@@ -378,5 +387,5 @@ async def test_an_evaluation_with_a_task_that_is_always_lost_ends() -> None:
     async with playing(make_loop(make_scheduler(), leases, failures=FailureWindow(1.0))) as loop:
         with pytest.raises(RolloutFailed, match=r"the task t3 .* lost 64 times in a row.*SandboxLost: killed"):
             await loop.evaluate(TASKS, 0.0)
-        assert len((await loop.evaluate(TASKS[:2], 0.0))) == 2, "the loop itself goes on"
+        assert len(await loop.evaluate(TASKS[:2], 0.0)) == 2, "the loop itself goes on"
     assert sum(owner.startswith("eval1.3.") for owner in leases.owners) == LOST_IN_A_ROW

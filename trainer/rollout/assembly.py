@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ async def assemble(
         model, slots=recipe.engine.slots, max_length=max_length, threads=recipe.engine.threads, seed=recipe.seed
     )
     scheduler = Scheduler(
-        TaskOrder(family.tasks("train"), recipe.seed, family.disguise_task), scheduler_options(recipe)
+        TaskOrder(family.tasks("train"), recipe.seed, family.disguise_task), SchedulerOptions.of(recipe)
     )
     hold_to(recipe.sandbox.cores, "sandbox.cores")
     async with AsyncExitStack() as stack:
@@ -137,30 +136,6 @@ def sandbox_spec(env: EnvSection, family: Family) -> SandboxSpec:
         reuse="reset",
         readable=tuple(family.data_folders()),
         restart=RESTARTS,
-    )
-
-
-def scheduler_options(recipe: Recipe) -> SchedulerOptions:
-    """What the scheduler is to do; a short round of tail batching launches η times what it keeps."""
-    rollout, tail = recipe.rollout, recipe.rollout.tail_batching
-    groups, members = rollout.redundancy.groups, rollout.redundancy.members
-    if tail.enabled:
-        groups = math.ceil(tail.eta * rollout.num_groups - 1e-9) - rollout.num_groups
-        members = math.ceil(tail.eta * rollout.group_size - 1e-9) - rollout.group_size
-    sampling = rollout.dynamic_sampling
-    return SchedulerOptions(
-        num_groups=rollout.num_groups,
-        group_size=rollout.group_size,
-        async_ratio=rollout.async_ratio,
-        extra_groups=groups,
-        extra_members=members,
-        max_requeues=rollout.max_requeues,
-        infra_retries=rollout.infra_retries,
-        tail_batching=tail.enabled,
-        last_batch=recipe.learner.iterations - 1,
-        max_filtered=math.ceil(sampling.max_filtered * rollout.num_groups) if sampling.enabled else None,
-        engines=recipe.engine.replicas,
-        replicate_prompts=rollout.prompt_replication,
     )
 
 

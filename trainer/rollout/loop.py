@@ -243,9 +243,7 @@ class RolloutLoop:
             engine=episode.engine,
         )
 
-    def _launch(
-        self, name: str, group: str, task: Task, finish: Callable[[Trajectory], None], **settings: Any
-    ) -> None:
+    def _launch(self, name: str, group: str, task: Task, finish: Callable[[Trajectory], None], **settings: Any) -> None:
         play = self._plays[name] = _Play(finish)
         leave = partial(self._leave, play)
         played = self._player.play(name, group, task, leave=leave, **settings)

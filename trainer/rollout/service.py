@@ -189,7 +189,7 @@ class _Server:
 
         engine = self._parts.engine
         await engine.suspend()
-        await engine.update_weights(load_file(weights), version, self._recipe.rollout.in_flight)
+        await engine.update_weights(load_file(weights), version)
         await engine.resume()
         await self._parts.loop.on_version(version)
 
@@ -203,7 +203,14 @@ class _Server:
         return self._parts.scheduler.state_dict()
 
     async def _do_load_state_dict(self, state: dict[str, Any]) -> None:
-        self._parts.scheduler.load_state_dict(state)
+        self._parts.scheduler.load_state_dict(_without_trajectories(state), {})
 
     async def _do_sandbox_pids(self) -> list[int]:
         return self._parts.sandbox_pids()
+
+
+def _without_trajectories(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A scheduler's state in which the kept members of open groups are to be played again."""
+    kept = [[group["index"], member] for group in state["open"] for member in group["kept"]]
+    groups = [{**group, "kept": []} for group in state["open"]]
+    return {**state, "open": groups, "complete": [], "queue": kept + state["queue"]}
