@@ -31,12 +31,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
         patch.setenv("ROCKNROLL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield Recipe.model_validate(
             {
-                "env": {"config": {"train_games": 12, "seen_games": 0, "unseen_games": 6}},
+                "env": {
+                    "config": {"train_games": 12, "seen_games": 0, "unseen_games": 6},
+                    "faults": {"latency_s": 0.02},
+                },
                 "policy": {"tiny": {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 16}},
                 "warmstart": {"games": 12, "epochs": 1},
                 "sandbox": {"count": 3},
                 "engine": {"slots": 3},
-                "rollout": {"num_groups": 2, "group_size": 2, "constrained": True, "step_latency_s": 0.02},
+                "rollout": {"num_groups": 2, "group_size": 2, "constrained": True},
                 "report_to": [],
             }
         )
