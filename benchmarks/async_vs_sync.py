@@ -59,10 +59,11 @@ def episodes_per_s(settings: Recipe, policy: Path, folder: Path) -> tuple[float,
     service = RolloutService(settings, policy)
     try:
         service.ready()
+        stream = ServiceStream(service, folder / "weights.safetensors")
         learner = Learner(
             model=model,
             tokenizer=tokenizer,
-            stream=ServiceStream(service, folder / "weights.safetensors", lambda version, batch: None),
+            stream=stream,
             section=settings.learner,
             run_dir=folder,
             report_to=settings.report_to,
@@ -70,6 +71,8 @@ def episodes_per_s(settings: Recipe, policy: Path, folder: Path) -> tuple[float,
             on_iteration=lambda row: (times.append(time.perf_counter()), rows.append(row))[0],
         )
         learner.learn()
+        if stream.failure is not None:
+            raise stream.failure
     finally:
         service.stop()
     rollout = settings.rollout

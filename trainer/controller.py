@@ -25,7 +25,9 @@ T = TypeVar("T")
 class ServiceStream:
     """A `stream.Stream` over a running `RolloutService`."""
 
-    def __init__(self, service: RolloutService, weights: Path, on_start: Callable[[int], None]) -> None:
+    def __init__(
+        self, service: RolloutService, weights: Path, on_start: Callable[[int], None] = lambda version: None
+    ) -> None:
         """`weights`: the file that new weights travel in; `on_start` hears which policy version begins."""
         self._service = service
         self._weights = weights

@@ -31,6 +31,7 @@ from rocknroll.trainer.rollout.events import (
     Surplus,
 )
 from rocknroll.trainer.rollout.ledger_file import BROKEN, UNDER_WAY, LedgerError, connect, take_lock
+from rocknroll.trainer.rollout.scheduler import Batch
 from rocknroll.trainer.storage import StorageError, decode, encode
 from rocknroll.trainer.trajectory import Group, Trajectory
 
@@ -45,14 +46,6 @@ class Restored:
     """Finished and not yet in a batch, by id."""
     interrupted: int
     """Episodes that were being played."""
-
-
-@dataclass(frozen=True)
-class TakenBatch:
-    """A batch that the scheduler has handed out."""
-
-    index: int
-    groups: tuple[Group, ...]
 
 
 class Ledger:
@@ -91,11 +84,11 @@ class Ledger:
         payloads: list[tuple[str, bytes]] = self._guarded(lambda: self._db.execute(query).fetchall())
         return Restored(json.loads(row[0]), {name: self._decode(body) for name, body in payloads}, interrupted)
 
-    def pending_batches(self) -> Sequence[TakenBatch]:
+    def pending_batches(self) -> Sequence[Batch]:
         """Batches that were taken and whose file is not known to be good yet, in order."""
         query = "SELECT batch, round, episodes FROM batches WHERE stored = 0 ORDER BY seq"
         rows = self._guarded(lambda: self._db.execute(query).fetchall())
-        return [TakenBatch(batch, self._groups(round_kind, json.loads(ids))) for batch, round_kind, ids in rows]
+        return [Batch(batch, self._groups(round_kind, json.loads(ids))) for batch, round_kind, ids in rows]
 
     def batch_ids(self, batch: int) -> list[str] | None:
         """Ids of a taken batch's episodes in order, or None if it has not been taken."""

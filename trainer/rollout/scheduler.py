@@ -320,3 +320,8 @@ class Scheduler:
         complete = set(self._complete)
         certain = (g for g in self._open.values() if g.index in complete or g.losses >= self._round.max_losses)
         return self._pacing.closed([self._due(group) for group in certain], self._version, self._batch)
+
+
+def kept_episodes(state: Mapping[str, Any]) -> set[str]:
+    """Ids of the trajectories that `load_state_dict` asks for, given what `state_dict` returned."""
+    return {f"g{group['index']}.{m}.{group['attempts'][m]}" for group in state["open"] for m in group["kept"]}

@@ -218,7 +218,7 @@ class _Server:
         await self._parts.ready()
 
     async def _do_next_batch(self, version: int) -> RolloutBatch:
-        await self._play_with(version)
+        await self._go_back_to(version)
         outcomes = dict(self._parts.loop.outcomes)
         if self._files.taken(version):
             return RolloutBatch(self._files.read(version), {"batch/replayed": 1.0}, outcomes)
@@ -231,7 +231,7 @@ class _Server:
         return RolloutBatch(batch.groups, metrics, dict(self._parts.loop.outcomes))
 
     async def _do_ready_groups(self, version: int, seen: int) -> Sequence[Group]:
-        await self._play_with(version)
+        await self._go_back_to(version)
         if self._files.taken(version):
             return self._files.read(version)[seen:]
         return await self._parts.loop.ready_groups(version, seen)
@@ -245,9 +245,9 @@ class _Server:
         await engine.resume()
         await self._parts.loop.on_version(version)
 
-    async def _play_with(self, version: int) -> None:
-        """A learner that begins at its first policy publishes nothing, and a restored scheduler may be ahead of it."""
-        if self._parts.scheduler.version != version:
+    async def _go_back_to(self, version: int) -> None:
+        """A restored scheduler may be ahead of a learner that begins again at version 0, which publishes nothing."""
+        if self._parts.scheduler.version > version:
             await self._parts.loop.on_version(version)
 
     async def _do_evaluate(self, tasks: list[Task], temperature: float) -> list[Trajectory]:
