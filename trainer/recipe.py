@@ -20,6 +20,8 @@ from pydantic import (
 )
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Cores = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None
+"""CPU cores that a part of the run is held to, by number; None: wherever the kernel puts it."""
 
 
 class Section(BaseModel):
@@ -174,8 +176,6 @@ class RolloutSection(Section):
     """Times a lost member of a group is played again before the group is given up."""
     max_infra_error_rate: Fraction = 0.5
     """The run stops when more than this share of the last episodes was lost to infrastructure."""
-    step_latency_s: NonNegativeFloat = 0.0
-    """Injected wait per environment step (benchmarks)."""
 
 
 class RewardSection(Section):
@@ -188,10 +188,6 @@ class RewardSection(Section):
     max_timeout_s: PositiveFloat = 30.0
     timeout_factor: PositiveFloat = 1.5
     """A task's timeout is this many times its longest correct evaluation so far, within the two bounds."""
-
-
-Cores = tuple[NonNegativeInt, ...] | None
-"""CPU cores that a part of the run is held to; None: wherever the kernel puts it."""
 
 
 class EngineSection(Section):
@@ -284,6 +280,9 @@ class Recipe(Section):
                 f" ({rollout.num_groups}), because a group is never split between minibatches"
             )
         self._check_rollout()
+        self._check_cores()
+        for env in (self.env, *(domain.env for domain in self.domains.values())):
+            self._check_faults(env.faults)
         if rollout.group_size < 2:
             raise ValueError(
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
@@ -322,4 +321,20 @@ class Recipe(Section):
         if self.learner.stream and rollout.async_ratio:
             raise ValueError(
                 "`learner.stream` is for synchronous training: set `rollout.async_ratio` to 0, or turn it off"
+            )
+
+    def _check_cores(self) -> None:
+        shared = sorted(set(self.learner.cores or ()) & set(self.engine.cores or ()))
+        if shared:
+            raise ValueError(
+                f"`learner.cores` and `engine.cores` would fight for the same cores ({', '.join(map(str, shared))}):"
+                " both compute all the time, so give each its own, or leave one of them out"
+            )
+
+    def _check_faults(self, faults: FaultsSection) -> None:
+        longest_s = faults.latency_s * (faults.slow_factor if faults.slow_fraction else 1.0)
+        if longest_s >= self.sandbox.step_timeout_s:
+            raise ValueError(
+                f"`env.faults` has steps wait {longest_s:g} s, and after `sandbox.step_timeout_s`"
+                f" ({self.sandbox.step_timeout_s:g} s) they count as hung: lower the one or raise the other"
             )
