@@ -42,11 +42,18 @@ class IterationRecord:
     """Handing over the new weights."""
     batch: Mapping[str, float] = field(default_factory=dict)
     """Figures of the batch itself."""
+    discarded: int = 0
+    """Times that what was trained while the batch came in was not the batch."""
     _values: defaultdict[str, list[NDArray[np.float64]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, name: str, per_token: Tensor) -> None:
         """Note one value per trained action token, [N]."""
         self._values[name].append(per_token.detach().double().cpu().numpy())
+
+    def discard(self) -> None:
+        """Forget the tokens noted so far: they are not trained on."""
+        self._values.clear()
+        self.discarded += 1
 
     def metrics(self) -> dict[str, float]:
         """The iteration in figures; means run over all its trained action tokens."""
@@ -58,5 +65,6 @@ class IterationRecord:
             "learner/prepare_s": self.prepare_s,
             "learner/train_s": self.train_s,
             "learner/publish_s": self.publish_s,
+            "learner/stream_discarded": float(self.discarded),
         }
         return {**self.batch, **ratios, **means, **times}

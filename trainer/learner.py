@@ -265,15 +265,15 @@ class Learner(StreamTrainer):
 
     def _receive(self) -> Experience:
         """Wait for the next batch and compute what its steps need from forward passes of the weights as they are."""
-        streamed = self._accumulate_as_groups_come() if self.section.stream else None
-        experience = self._prepared(self._wait(lambda: self._stream.next_batch(self.version)), score=streamed is None)
-        if streamed is not None:
-            experience.streamed_loss, seen = streamed
-            if sorted(group.id for group in experience.groups) != sorted(seen):
-                raise RuntimeError(
-                    f"The stream gave the groups {', '.join(sorted(seen))} one by one, and then another batch: "
-                    f"{', '.join(sorted(group.id for group in experience.groups))}. This is a bug of the stream's."
-                )
+        loss, seen = self._accumulate_as_groups_come() if self.section.stream else (None, [])
+        batch = self._wait(lambda: self._stream.next_batch(self.version))
+        as_streamed = sorted(group.id for group in batch.groups) == sorted(seen)
+        if loss is not None and not as_streamed:
+            # Others finished in time to be taken instead: train on what the batch is.
+            self._policy.zero_grad()
+            self._record.discard()
+        experience = self._prepared(batch, score=not as_streamed)
+        experience.streamed_loss = loss if as_streamed else None
         self._comparisons.keep(self.version)
         return experience
 
@@ -288,7 +288,8 @@ class Learner(StreamTrainer):
             while len(seen) < self._num_groups:
                 if self._stop_requested.is_set():
                     raise StreamStopped
-                for group in self._wait(lambda: self._stream.ready_groups(self.version, len(seen))):
+                ready = self._wait(lambda: self._stream.ready_groups(self.version, len(seen)))
+                for group in ready[: self._num_groups - len(seen)]:
                     part = self._prepared(Batch((group,)))
                     began = time.perf_counter()
                     (step,) = part.minibatches
