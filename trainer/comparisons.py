@@ -8,9 +8,11 @@ learner's settings ask for it, and all that is needed to go on exactly is in the
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import load_model, save_model
+from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 from rocknroll.trainer.checkpoint import CheckpointError
@@ -65,6 +67,12 @@ class Comparisons:
             load_model(self._reference, file)
         else:
             raise CheckpointError(f"{file} is missing: this run began with `learner.kl_coef=0`, so keep it at 0")
+
+    def published(self, version: int) -> Mapping[str, Tensor]:
+        """The weights that are `version` to those who play: the policy's own, unless it is in the middle of a batch
+        and those it began the batch with are kept."""
+        kept = self._snapshots.weights(version)
+        return self._policy.state_dict() if kept is None else kept
 
     def save(self, checkpoint: Path) -> None:
         """Write the past versions into a checkpoint."""

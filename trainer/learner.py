@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import math
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +35,7 @@ from rocknroll.trainer.checkpoint import (
 )
 from rocknroll.trainer.comparisons import Comparisons
 from rocknroll.trainer.experience import Experience, Minibatch, prepare
+from rocknroll.trainer.interrupts import interruptible
 from rocknroll.trainer.iteration_record import IterationRecord
 from rocknroll.trainer.metrics_log import MetricsLog
 from rocknroll.trainer.packed_attention import use_packed_attention
@@ -130,7 +129,7 @@ class Learner(StreamTrainer):
             LearnerDiverged: a loss or gradient is not finite.
         """
         torch.set_num_threads(self.section.threads)
-        with self._interruptible() as interrupted:
+        with interruptible(self.request_stop, lambda: self._waiting) as interrupted:
             try:
                 self._train(newest_checkpoint(self._checkpoints) if resume else None)
             finally:
@@ -336,7 +335,7 @@ class Learner(StreamTrainer):
         """Before the first step: the reference policy, the engine's weights, the rollouts."""
         self._comparisons.begin(self._checkpoints, resumed)
         if resumed:
-            self._stream.publish(self.version, self._policy.state_dict())
+            self._stream.publish(self.version, self._comparisons.published(self.version))
         self._stream.start()
 
     def after_step(self, control: Any) -> None:
@@ -362,27 +361,6 @@ class Learner(StreamTrainer):
         if self._stop_requested.is_set():
             control.should_training_stop = True
             control.should_save = self.state.global_step != self._saved_step
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[threading.Event]:
-        """Ctrl-C asks for a stop; while the learner only waits, it ends the wait. A second one interrupts at once."""
-        interrupted = threading.Event()
-        if threading.current_thread() is not threading.main_thread():
-            yield interrupted
-            return
-
-        def on_interrupt(_signal: int, _frame: Any) -> None:
-            again = interrupted.is_set()
-            interrupted.set()
-            self.request_stop()
-            if again or self._waiting:
-                raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGINT, on_interrupt)
-        try:
-            yield interrupted
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 class _Minibatches:

@@ -7,7 +7,7 @@ Only the correction of the engine's mismatch needs them (`objectives/mismatch.py
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -32,6 +32,10 @@ class Snapshots:
             self._kept[version] = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         for old in sorted(self._kept)[: -self.count]:
             del self._kept[old]
+
+    def weights(self, version: int) -> Mapping[str, Tensor] | None:
+        """The state dict of `version`; None where it is not kept."""
+        return self._kept.get(version)
 
     def model(self, version: int) -> PreTrainedModel:
         """A model with the weights of `version`; the same object each time, so use it before the next call.

@@ -38,7 +38,7 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 }
 
 
-def base_weights(mode: str, counts: Counts, constant_length: int = 1) -> Weights:
+def base_weights(mode: str, counts: Counts, constant_length: int) -> Weights:
     """Weight of each action token of each trajectory before normalisation, shape [S]; 0 where there is none."""
     weights = np.zeros(counts.shape, dtype=np.float64)
     present = counts > 0
@@ -51,7 +51,7 @@ def normaliser(mode: str, counts: Counts) -> int:
     return AGGREGATIONS[mode].normaliser(counts[counts > 0])
 
 
-def token_weights(mode: str, counts: Counts, constant_length: int = 1) -> Weights:
+def token_weights(mode: str, counts: Counts, constant_length: int) -> Weights:
     """Weight of each action token of each trajectory, shape [S], from the counts of the whole optimiser step."""
     total = normaliser(mode, counts)
     base = base_weights(mode, counts, constant_length)
