@@ -8,7 +8,12 @@ import statistics
 import numpy as np
 import pytest
 
-from rocknroll.trainer.objectives.diagnostics import correction_metrics, mismatch_metrics, ratio_metrics
+from rocknroll.trainer.objectives.diagnostics import (
+    correction_metrics,
+    iteration_metrics,
+    mismatch_metrics,
+    ratio_metrics,
+)
 
 RNG = np.random.default_rng(1)
 LOGP, BEHAVIOUR, PROXIMAL = (-RNG.uniform(0.1, 3, 101) for _ in range(3))
@@ -76,10 +81,10 @@ def test_mismatch_compares_trainer_with_engine() -> None:
 
 def test_a_correction_is_alive_where_it_changes_more_than_a_thousandth() -> None:
     shares = correction_metrics(
-        staleness_weight=np.array([1.0, 1.002, 1.0005, 0.5]),
-        mismatch_weight=np.array([1.0, 1.0, 0.998, 0.9995]),
+        staleness_weight=np.array([1.0, 1.0011, 1.0009, 0.5]),
+        mismatch_weight=np.array([1.0, 1.0, 0.9989, 0.9991]),
         silenced=np.array([0.0, 1.0, 0.0, 0.0]),
-        w=np.array([0.99, 1.002, 0.9995, 3.0]),
+        w=np.array([0.99, 1.0011, 0.9995, 3.0]),
     )
     assert shares == {
         "correction/staleness_alive": 0.5,
@@ -87,6 +92,16 @@ def test_a_correction_is_alive_where_it_changes_more_than_a_thousandth() -> None
         "correction/clip_alive": 0.25,
         "correction/mismatch_alive": 0.25,
     }
+
+
+def test_an_iteration_compares_what_it_noted_down() -> None:
+    known = np.arange(101) % 2
+    noted = {"logp": LOGP, "behaviour": BEHAVIOUR, "engine": BEHAVIOUR, "proximal": PROXIMAL, "trainer": PROXIMAL}
+    acted = {"staleness_weight": np.ones(101), "mismatch_weight": np.ones(101), "silenced": np.zeros(101)}
+    metrics = iteration_metrics({**noted, **acted, "trainer_known": known})
+    expected = ratio_metrics(LOGP, BEHAVIOUR, PROXIMAL) | mismatch_metrics(PROXIMAL[known > 0], BEHAVIOUR[known > 0])
+    assert expected.items() <= metrics.items()
+    assert metrics["correction/staleness_needed"] > metrics["correction/staleness_alive"] == 0
 
 
 def test_no_tokens_give_no_figures() -> None:

@@ -151,11 +151,13 @@ def test_with_one_advantage_per_sequence_the_token_form_is_gspo(level: str) -> N
 def test_what_the_mask_hides_reaches_neither_value_nor_gradient(name: str, level: str, dual_clip: float | None) -> None:
     settings = Settings(ratio_level=level, dual_clip=dual_clip)
     hidden, plain = given(rows(), fill=math.nan), given(rows())
+    hidden = replace(hidden, segment=hidden.segment.masked_fill(~hidden.mask, 10**6))
     loss, stats = POLICY_LOSSES[name](hidden, settings)  # type: ignore[arg-type]
     expected, _ = POLICY_LOSSES[name](plain, settings)  # type: ignore[arg-type]
     assert torch.equal(loss[hidden.mask], expected[hidden.mask])
     fractions = [stat for stat_name, stat in stats.items() if stat_name.endswith("_fraction")]
     assert not any(stat[~hidden.mask].any() for stat in fractions)
+    assert (stats["staleness_weight"][~hidden.mask] == 1).all()
     (gradient,) = torch.autograd.grad(loss[hidden.mask].sum(), hidden.logp)
     assert torch.isfinite(gradient).all()
     assert (gradient[~hidden.mask] == 0).all()
@@ -166,6 +168,14 @@ def test_rows_that_are_masked_whole_give_nothing(name: str, level: str, dual_cli
     inputs = replace(given(rows()), mask=torch.zeros(8, 9, dtype=torch.bool))
     loss, _ = POLICY_LOSSES[name](inputs, Settings(ratio_level=level, dual_clip=dual_clip))  # type: ignore[arg-type]
     assert not loss.any()
+
+
+@pytest.mark.parametrize(("name", "level", "dual_clip"), CASES)
+def test_a_row_without_tokens_beside_a_row_of_one_changes_nothing(
+    name: str, level: str, dual_clip: float | None
+) -> None:
+    settings = Settings(ratio_level=level, dual_clip=dual_clip)
+    assert_equals_reference(name, [one(-1, -2, -1.5, 1.0), Row([], [], [], [], [], 1.0)], settings)
 
 
 def test_a_ratio_beyond_the_limit_is_the_limit_and_has_no_gradient() -> None:
@@ -193,7 +203,7 @@ def test_a_token_at_the_edge_of_a_clip_is_not_counted_as_clipped() -> None:
 
 
 def test_stats_say_which_tokens_were_clipped_capped_and_bounded() -> None:
-    tokens = [one(-0.5, -1, 0, -1.0), one(0.5, -1, 0, 1.0), one(-0.5, -1, 0, 1.0), one(1.5, -1, 0, -1.0)]
+    tokens = [one(-0.5, -1, 0, -0.5), one(0.5, -1, 0, 0.5), one(-0.5, -1, 0, 0.5), one(1.5, -1, 0, -0.5)]
     _, _, stats = outcome("decoupled_ppo", tokens, Settings(dual_clip=3.0))
     assert stats["clip_low_fraction"][:, 0].tolist() == [True, False, False, False]
     assert stats["clip_high_fraction"][:, 0].tolist() == [False, True, False, False]

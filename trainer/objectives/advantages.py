@@ -52,7 +52,7 @@ def standardised(values: Array) -> Array:
 
     Equal values, and a single one, give exactly 0: there is nothing to prefer.
     """
-    if len(values) < 2 or bool((values == values[0]).all()):
+    if _alike(values):
         return np.zeros(len(values))
     return np.asarray((values - values.mean()) / (values.std(ddof=1) + STD_EPSILON))
 
@@ -176,13 +176,13 @@ def _compared(
             alike[key(turn)].append((member, index))
     returns = [discounted_returns(trajectory, gamma) for trajectory in group.trajectories]
     shares = [
-        np.array([turn.end - turn.start for turn in trajectory.turns]) / max(1, int(trajectory.action_mask.sum()))
+        np.array([turn.end - turn.start for turn in trajectory.turns]) / int(trajectory.action_mask.sum())
         for trajectory in group.trajectories
     ]
     result = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
     for places in alike.values():
         values = np.array([returns[member][index] for member, index in places])
-        if bool((values == values[0]).all()):
+        if _alike(values):
             continue
         compared = compare(values, np.array([shares[member][index] for member, index in places]))
         for (member, index), value in zip(places, compared, strict=True):
@@ -190,9 +190,14 @@ def _compared(
     return tuple(per_token(t, values) for t, values in zip(group.trajectories, result, strict=True))
 
 
+def _alike(values: Array) -> bool:
+    """There is nothing to tell apart."""
+    return not len(values) or bool(values.min() == values.max())
+
+
 def _centred(values: Array) -> Array:
     """`x − mean`; equal values give exactly 0."""
-    if not len(values) or bool((values == values[0]).all()):
+    if _alike(values):
         return np.zeros(len(values))
     return np.asarray(values - values.mean())
 

@@ -63,7 +63,7 @@ def correction_metrics(
         return {}
     metrics = {
         "correction/staleness_alive": _share(np.abs(staleness_weight - 1) > ALIVE),
-        "correction/clip_alive": _share(silenced > 0),
+        "correction/clip_alive": _share(silenced.astype(bool)),
         "correction/mismatch_alive": _share(np.abs(mismatch_weight - 1) > ALIVE),
     }
     return metrics if w is None else metrics | {"correction/staleness_needed": _share(np.abs(w - 1) > ALIVE)}
@@ -73,7 +73,7 @@ def iteration_metrics(values: Mapping[str, Array]) -> dict[str, float]:
     """All of the above from what an iteration noted down, [N] each; see `iteration_record.COMPARED`."""
     logp, behaviour, engine = values["logp"], values["behaviour"], values["engine"]
     proximal = values.get("proximal")
-    known = values["trainer_known"] > 0
+    known = values["trainer_known"].astype(bool)
     return {
         **ratio_metrics(logp, behaviour, proximal),
         **mismatch_metrics(values["trainer"][known], engine[known]),

@@ -131,8 +131,8 @@ def _behaviour_ratio(given: LossInput, cfg: LossConfig, join: Join) -> Tensor:
 
 def _weighted(given: LossInput, weight: Tensor, stats: Stats) -> tuple[Tensor, Stats]:
     """`−weight·A·log π_θ`."""
-    loss = -weight * given.masked_advantage * torch.where(given.mask, given.logp, 0.0)
-    return loss, stats | {"staleness_weight": weight}
+    log_p = log_ratio(given.logp, torch.zeros_like(given.logp), given.mask)
+    return -weight * given.masked_advantage * log_p, stats | {"staleness_weight": weight}
 
 
 POLICY_LOSSES: Mapping[str, PolicyLoss] = {

@@ -44,7 +44,7 @@ def regularised(
 ) -> Tensor:
     """`loss + kl_coef·KL − entropy_coef·H`, per token; 0 where the mask is false."""
     if entropy_coef:
-        loss = loss - entropy_coef * torch.where(mask, entropy, 0.0)
+        loss = loss - entropy_coef * entropy
     if kl is not None:
         loss = loss + kl_coef * kl
     return torch.where(mask, loss, 0.0)
