@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from rocknroll.envs.registry import family as make_family
-from rocknroll.envs.text import Family
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
+from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
 from rocknroll.trainer.recipe import Recipe
@@ -40,28 +40,39 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     began = time.monotonic()
     if recipe.policy.model != "tiny":
         check_policy(recipe.policy.model)  # before minutes go into making games
-    family = prepare_family(recipe, ui)
+    domains = prepare_domains(recipe, ui)
     ui.phase("policy")
-    policy = prepare_policy(recipe, family, ui.progress)
+    policy = prepare_policy(recipe, domains.families, ui.progress)
     folder.write_recipe(recipe)
     with rollouts(recipe, policy, ui) as service:
-        run = _Run(recipe, folder, family, service, ui)
+        run = _Run(recipe, folder, domains, service, ui)
         return run.go(policy, resume=resume, began=began)
 
 
-def evaluate(recipe: Recipe, model: Path, *, split: Split, episodes: int, temperature: float, ui: RunUI) -> EvalResult:
-    """Play the first `episodes` tasks of `split` with the model in a folder."""
-    family = prepare_family(recipe, ui)
+def evaluate(
+    recipe: Recipe,
+    model: Path,
+    *,
+    split: Split,
+    episodes: int,
+    temperature: float,
+    ui: RunUI,
+    domain: str | None = None,
+) -> tuple[EvalResult, ...]:
+    """Play the first `episodes` tasks of `split` of every domain, or of the one named, with the model in a folder."""
+    domains = prepare_domains(recipe, ui)
     with rollouts(recipe, model, ui) as service:
-        return play_evaluation(service, family, split, episodes, temperature, ui)
+        chosen = domains if domain is None else [domains[domain]]
+        return tuple(play_evaluation(service, part, split, episodes, temperature, ui) for part in chosen)
 
 
-def prepare_family(recipe: Recipe, ui: RunUI) -> Family:
-    """The recipe's environment family, with its data in place."""
-    family = make_family(recipe.env.name, recipe.env.config)
-    ui.phase(f"{recipe.env.name} data")
-    family.prepare(lambda done, total: ui.progress("games", done, total))
-    return family
+def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
+    """The recipe's environments, with their data in place."""
+    domains = Domains(recipe)
+    for domain in domains:
+        ui.phase(f"{domain.title} data")
+        domain.family.prepare(lambda done, total: ui.progress("games", done, total))
+    return domains
 
 
 @contextmanager
@@ -77,22 +88,22 @@ def rollouts(recipe: Recipe, model: Path, ui: RunUI) -> Iterator[RolloutService]
 
 
 def play_evaluation(
-    service: RolloutService, family: Family, split: Split, episodes: int, temperature: float, ui: RunUI
+    service: RolloutService, domain: Domain, split: Split, episodes: int, temperature: float, ui: RunUI
 ) -> EvalResult:
     """Evaluate the policy that the service holds now."""
-    tasks = family.tasks(split)[:episodes]
-    phase = f"evaluating {split}"
+    tasks = domain.tasks(split)[:episodes]
+    phase = f"evaluating {domain.name} {split}" if domain.name else f"evaluating {split}"
     trajectories = service.evaluate(tasks, temperature, lambda done, total: ui.progress(phase, done, total))
-    return EvalResult.of(split, ((t.task_kind, t.success) for t in trajectories))
+    return EvalResult.of(split, ((t.task_kind, t.success) for t in trajectories), domain.name)
 
 
 class _Run:
     """One call of `train`, once its parts are there."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, family: Family, service: RolloutService, ui: RunUI) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, domains: Domains, service: RolloutService, ui: RunUI) -> None:
         self._recipe = recipe
         self._folder = folder
-        self._family = family
+        self._domains = domains
         self._service = service
         self._ui = ui
 
@@ -137,19 +148,20 @@ class _Run:
 
     def _evaluate(self, label: str, iteration: int) -> None:
         section = self._recipe.eval
-        done = {(row.iteration, row.result.split) for row in self._folder.evaluations()}
-        for split in section.splits:
-            if (iteration, split) in done:
+        done = {(row.iteration, row.result.domain, row.result.split) for row in self._folder.evaluations()}
+        for split, domain in product(section.splits, self._domains):
+            if (iteration, domain.name, split) in done:
                 continue  # a resumed run was stopped behind this evaluation
-            result = play_evaluation(
-                self._service, self._family, split, section.episodes, section.temperature, self._ui
-            )
+            result = play_evaluation(self._service, domain, split, section.episodes, section.temperature, self._ui)
             self._folder.append_evaluation(iteration, result)
             self._ui.evaluation(label, result)
 
     def _result(self, wall_s: float) -> TrainResult:
         evaluations = [row for row in self._folder.evaluations() if row.result.split == self._recipe.eval.splits[0]]
-        before, after = evaluations[0].result, evaluations[-1].result
+        before, after = (
+            EvalResult.pooled(row.result for row in evaluations if row.iteration == iteration)
+            for iteration in (evaluations[0].iteration, evaluations[-1].iteration)
+        )
         rollout = self._recipe.rollout
         return TrainResult(
             run=self._folder.path,
