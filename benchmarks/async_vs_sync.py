@@ -32,7 +32,10 @@ def recipe(async_ratio: float, latency_s: float, iterations: int) -> Recipe:
     """Small groups on a few games; everything but the ratio is the same on both sides."""
     return Recipe.model_validate(
         {
-            "env": {"config": {"train_games": 48, "seen_games": 6, "unseen_games": 6}},
+            "env": {
+                "config": {"train_games": 48, "seen_games": 6, "unseen_games": 6},
+                "faults": {"latency_s": latency_s},
+            },
             "warmstart": {"games": 48, "epochs": 1},
             "sandbox": {"count": 32},
             "engine": {"slots": 32},
@@ -41,7 +44,6 @@ def recipe(async_ratio: float, latency_s: float, iterations: int) -> Recipe:
                 "group_size": 4,
                 "constrained": True,
                 "async_ratio": async_ratio,
-                "step_latency_s": latency_s,
             },
             "learner": {"iterations": iterations, "epochs": 4, "minibatches": 2},
             "report_to": [],
@@ -57,10 +59,11 @@ def episodes_per_s(settings: Recipe, policy: Path, folder: Path) -> tuple[float,
     service = RolloutService(settings, policy)
     try:
         service.ready()
+        stream = ServiceStream(service, folder / "weights.safetensors")
         learner = Learner(
             model=model,
             tokenizer=tokenizer,
-            stream=ServiceStream(service, folder / "weights.safetensors", lambda version, batch: None),
+            stream=stream,
             section=settings.learner,
             run_dir=folder,
             report_to=settings.report_to,
@@ -68,6 +71,8 @@ def episodes_per_s(settings: Recipe, policy: Path, folder: Path) -> tuple[float,
             on_iteration=lambda row: (times.append(time.perf_counter()), rows.append(row))[0],
         )
         learner.learn()
+        if stream.failure is not None:
+            raise stream.failure
     finally:
         service.stop()
     rollout = settings.rollout

@@ -83,6 +83,8 @@ class EnvSpec(Model):
     preload: bool = True
     """Import the module once and fork sandboxes from there: faster starts, shared memory. Turn off
     for modules that start threads on import."""
+    modules: tuple[str, ...] = ()
+    """What is imported with it, for an entry point that imports the rest only when it is called."""
 
 
 class SandboxSpec(Model):

@@ -7,7 +7,6 @@ process of a run can make its own. Imports nothing heavy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,11 +33,6 @@ class Domain:
     def title(self) -> str:
         """What people read: its name, or the environment's."""
         return self.name or self.section.env.name
-
-    @property
-    def sandbox_name(self) -> str:
-        """The title in the letters that the name of a sandbox may have."""
-        return re.sub(r"[^A-Za-z0-9._-]", "-", self.title)[-40:]
 
     def tasks(self, split: str) -> list[Task]:
         """Tasks of a split in the family's order, marked as this domain's."""

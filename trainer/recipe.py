@@ -27,6 +27,8 @@ from pydantic import (
 from rocknroll.trainer.ratio import Ratio, bends, check_ratio, weight_at
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Cores = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None
+"""CPU cores that a part of the run is held to, by number; None: wherever the kernel puts it."""
 
 
 class Section(BaseModel):
@@ -188,8 +190,6 @@ class RolloutSection(Section):
     """Times a lost member of a group is played again before the group is given up."""
     max_infra_error_rate: Fraction = 0.5
     """The run stops when more than this share of the last episodes was lost to infrastructure."""
-    step_latency_s: NonNegativeFloat = 0.0
-    """Injected wait per environment step (benchmarks)."""
 
 
 class RewardSection(Section):
@@ -202,10 +202,6 @@ class RewardSection(Section):
     max_timeout_s: PositiveFloat = 30.0
     timeout_factor: PositiveFloat = 1.5
     """A task's timeout is this many times its longest correct evaluation so far, within the two bounds."""
-
-
-Cores = tuple[NonNegativeInt, ...] | None
-"""CPU cores that a part of the run is held to; None: wherever the kernel puts it."""
 
 
 class EngineSection(Section):
@@ -317,6 +313,9 @@ class Recipe(Section):
             )
         self._check_rollout()
         self._check_domains()
+        self._check_cores()
+        for source in self.sources.values():
+            self._check_faults(source.env.faults)
         if rollout.group_size < 2:
             raise ValueError(
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
@@ -349,6 +348,22 @@ class Recipe(Section):
         if self.learner.stream and rollout.async_ratio:
             raise ValueError(
                 "`learner.stream` is for synchronous training: set `rollout.async_ratio` to 0, or turn it off"
+            )
+
+    def _check_cores(self) -> None:
+        shared = sorted(set(self.learner.cores or ()) & set(self.engine.cores or ()))
+        if shared:
+            raise ValueError(
+                f"`learner.cores` and `engine.cores` would fight for the same cores ({', '.join(map(str, shared))}):"
+                " both compute all the time, so give each its own, or leave one of them out"
+            )
+
+    def _check_faults(self, faults: FaultsSection) -> None:
+        longest_s = faults.latency_s * (faults.slow_factor if faults.slow_fraction else 1.0)
+        if longest_s >= self.sandbox.step_timeout_s:
+            raise ValueError(
+                f"`env.faults` has steps wait {longest_s:g} s, and after `sandbox.step_timeout_s`"
+                f" ({self.sandbox.step_timeout_s:g} s) they count as hung: lower the one or raise the other"
             )
 
     def _check_domains(self) -> None:

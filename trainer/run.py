@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -16,13 +16,15 @@ from typing import Literal
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.domains import Domain, Domains
+from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.results import EvalResult, TrainResult
-from rocknroll.trainer.rollout.service import RolloutBatch, RolloutService
+from rocknroll.trainer.resuming import check_resumable, has_checkpoint, has_ended
+from rocknroll.trainer.rollout.loop import RolloutFailed
+from rocknroll.trainer.rollout.service import RolloutService
 from rocknroll.trainer.run_folder import RunFolder
-from rocknroll.trainer.storage import write_trajectories
 from rocknroll.trainer.ui import RunUI
 from rocknroll.trainer.warmstart import prepare_policy
 
@@ -35,18 +37,35 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     Raises:
         RecipeError, EnvDataError, PolicyError, SandboxError, RolloutFailed: as their texts say; the folder stays
             resumable.
+        RunFolderError: another process is writing the run, or it cannot be gone on with.
+        StorageError, LedgerError, CheckpointError: a file of the run is damaged.
         KeyboardInterrupt: after the step in hand was checkpointed.
     """
     began = time.monotonic()
+    with ExitStack() as stack:
+        if resume:
+            stack.enter_context(folder.held())
+            check_resumable(folder)
+            if has_ended(recipe, folder):
+                ui.message(f"{folder.path} has ended: nothing is left to do")
+                return result_of(recipe, folder, time.monotonic() - began)
+        domains, policy = _prepare(recipe, ui)
+        if not resume:
+            stack.enter_context(folder.held())
+            if folder.exists():
+                raise RunFolderError(f"There is a run in {folder.path} now, begun while this one was being prepared.")
+        folder.write_recipe(recipe)
+        service = stack.enter_context(rollouts(recipe, policy, ui, folder.path))
+        return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
+
+
+def _prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
+    """The environments and the policy to begin with."""
     if recipe.policy.model != "tiny":
         check_policy(recipe.policy.model)  # before minutes go into making games
     domains = prepare_domains(recipe, ui)
     ui.phase("policy")
-    policy = prepare_policy(recipe, domains.families, ui.progress)
-    folder.write_recipe(recipe)
-    with rollouts(recipe, policy, ui) as service:
-        run = _Run(recipe, folder, domains, service, ui)
-        return run.go(policy, resume=resume, began=began)
+    return domains, prepare_policy(recipe, domains.families, ui.progress)
 
 
 def evaluate(
@@ -76,10 +95,10 @@ def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
 
 
 @contextmanager
-def rollouts(recipe: Recipe, model: Path, ui: RunUI) -> Iterator[RolloutService]:
+def rollouts(recipe: Recipe, model: Path, ui: RunUI, run_folder: Path | None = None) -> Iterator[RolloutService]:
     """A running rollout process, stopped on the way out whatever happens."""
     ui.phase("sandboxes")
-    service = RolloutService(recipe, model)
+    service = RolloutService(recipe, model, run_folder=run_folder)
     try:
         service.ready()
         yield service
@@ -109,15 +128,16 @@ class _Run:
 
     def go(self, policy: Path, *, resume: bool, began: float) -> TrainResult:
         recipe, folder = self._recipe, self._folder
-        if resume and not any(folder.checkpoints.glob("checkpoint-*")):
-            resume = False  # stopped before its first checkpoint: there is nothing yet to go on from
+        if resume and not has_checkpoint(folder):
+            resume = False  # stopped before its first checkpoint: the learner begins again, on the batches stored
             folder.metrics_file.unlink(missing_ok=True)
         model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
         weights = folder.path / "weights.safetensors"
+        self._stream = ServiceStream(self._service, weights, self._on_start)
         learner = Learner(
             model=model,
             tokenizer=tokenizer,
-            stream=ServiceStream(self._service, weights, self._on_batch),
+            stream=self._stream,
             section=recipe.learner,
             run_dir=folder.path,
             report_to=recipe.report_to,
@@ -132,18 +152,28 @@ class _Run:
             learner.learn(resume=resume)
         finally:
             weights.unlink(missing_ok=True)
+        if self._stream.failure is not None:
+            raise RolloutFailed(
+                f"{self._stream.failure} The learner has written a checkpoint. When the cause is mended, go on with:"
+                f" roll train --resume {folder.path}"
+            ) from self._stream.failure
         learner.save_policy(folder.policy)
         self._evaluate("after RL", recipe.learner.iterations)
         report.write(folder)
-        return self._result(time.monotonic() - began)
+        return result_of(recipe, folder, time.monotonic() - began)
 
-    def _on_batch(self, version: int, batch: RolloutBatch) -> None:
-        write_trajectories(self._folder.trajectories, version + 1, batch.groups)  # as in metrics.jsonl
+    def _on_start(self, version: int) -> None:
+        """A resumed learner may stand where the rollouts failed before this policy was evaluated."""
+        self._evaluate_if_due(version)
 
     def _on_iteration(self, metrics: Mapping[str, float]) -> None:
-        iteration, every = int(metrics["iteration"]), self._recipe.eval.every
+        iteration = int(metrics["iteration"])
         self._ui.iteration(iteration, self._recipe.learner.iterations, metrics)
-        if every and iteration % every == 0 and iteration < self._recipe.learner.iterations:
+        self._stream.attempt(lambda: self._evaluate_if_due(iteration))
+
+    def _evaluate_if_due(self, iteration: int) -> None:
+        every = self._recipe.eval.every
+        if every and iteration % every == 0 and 0 < iteration < self._recipe.learner.iterations:
             self._evaluate(f"iteration {iteration}", iteration)
 
     def _evaluate(self, label: str, iteration: int) -> None:
@@ -156,18 +186,20 @@ class _Run:
             self._folder.append_evaluation(iteration, result)
             self._ui.evaluation(label, result)
 
-    def _result(self, wall_s: float) -> TrainResult:
-        evaluations = [row for row in self._folder.evaluations() if row.result.split == self._recipe.eval.splits[0]]
-        before, after = (
-            EvalResult.pooled(row.result for row in evaluations if row.iteration == iteration)
-            for iteration in (evaluations[0].iteration, evaluations[-1].iteration)
-        )
-        rollout = self._recipe.rollout
-        return TrainResult(
-            run=self._folder.path,
-            episodes=self._recipe.learner.iterations * rollout.num_groups * rollout.group_size,
-            success_before=before.success_rate,
-            success_after=after.success_rate,
-            ci95_after=after.ci95,
-            wall_s=wall_s,
-        )
+
+def result_of(recipe: Recipe, folder: RunFolder, wall_s: float) -> TrainResult:
+    """What a run that has ended has come to; `wall_s`: what this call of it took."""
+    evaluations = [row for row in folder.evaluations() if row.result.split == recipe.eval.splits[0]]
+    before, after = (
+        EvalResult.pooled(row.result for row in evaluations if row.iteration == iteration)
+        for iteration in (evaluations[0].iteration, evaluations[-1].iteration)
+    )
+    rollout = recipe.rollout
+    return TrainResult(
+        run=folder.path,
+        episodes=recipe.learner.iterations * rollout.num_groups * rollout.group_size,
+        success_before=before.success_rate,
+        success_after=after.success_rate,
+        ci95_after=after.ci95,
+        wall_s=wall_s,
+    )

@@ -1,20 +1,23 @@
 """A run's folder: what lies where, who may make it, and how its records are read.
 
 `runs/<name>/` holds `recipe.yaml` (the resolved recipe), `metrics.jsonl` (one row an iteration),
-`evaluations.jsonl`, `trajectories/*.parquet`, `checkpoints/` and, at the end, `policy/` and `report.html`.
-A last line that a killed writer left unfinished is not a record; a broken line before it is an error.
+`evaluations.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `checkpoints/` and, at the end, `policy/` and
+`report.html`. One process writes it at a time. A last line that a killed writer left unfinished is not a record; a
+broken line before it is an error.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocknroll.trainer.errors import RunFolderError
+from rocknroll.trainer.file_lock import FileHeld, FileLock
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import RECIPE_FILE, dump_recipe, load_recipe
 from rocknroll.trainer.results import EvalResult
@@ -52,6 +55,16 @@ class RunFolder:
         return self.path / "trajectories"
 
     @property
+    def ledger(self) -> Path:
+        """What became of every episode (`trainer/rollout/ledger.py`)."""
+        return self.path / "ledger.sqlite"
+
+    @property
+    def replayed_from(self) -> Path:
+        """In a run that was trained offline: where its trajectories come from, as JSON."""
+        return self.path / "replayed_from.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -68,10 +81,35 @@ class RunFolder:
         """Whether there is a run here (and not merely a folder)."""
         return self.recipe_file.is_file()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else writes this run meanwhile; makes the folder.
+
+        Raises:
+            RunFolderError: another process is writing it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = FileLock(self.path / "run.lock")
+        except FileHeld as held:
+            raise RunFolderError(
+                f"{self.path} is being written by process {held.pid}: a `roll train` is at work on this run. Wait until"
+                f" it has ended, or stop it by Ctrl-C (`kill -INT {held.pid}`) and go on with `roll train --resume`."
+            ) from held
+        try:
+            yield
+        finally:
+            lock.release()
+
     def remove(self) -> None:
-        """Remove the run that is here, if there is one."""
+        """Remove the run that is here, if there is one.
+
+        Raises:
+            RunFolderError: a process is writing it.
+        """
         if self.exists():
-            shutil.rmtree(self.path)
+            with self.held():
+                shutil.rmtree(self.path)
 
     def recipe(self) -> Recipe:
         """The recipe this run was started with."""

@@ -245,7 +245,7 @@ class ProcessRuntime:
         """The forkserver for this kind of sandbox, started on first use and again if it died."""
         preload = spec.env is not None and spec.env.preload
         key = (
-            json.dumps([spec.env.entry_point, [*map(str, spec.env.python_path)], spec.variables])
+            json.dumps([spec.env.entry_point, spec.env.modules, [*map(str, spec.env.python_path)], spec.variables])
             if preload and spec.env
             else ""
         )
@@ -263,7 +263,7 @@ class ProcessRuntime:
         link = self._launch()
         folder = link.folder
         env = spec.env if preload else None
-        modules = [env.host, env.entry_point.partition(":")[0]] if env else []
+        modules = [env.host, *env.modules, env.entry_point.partition(":")[0]] if env else []
         path = [job.package_paths()[0], *(env.python_path if env else ())]
         secret = new_secret()
         try:
@@ -279,8 +279,8 @@ class ProcessRuntime:
             )
             if env and answer["threads"] > 1:
                 raise StartFailed(
-                    f"importing {modules[-1]} started {answer['threads'] - 1} threads, which do not survive a fork; "
-                    "set env.preload to false",
+                    f"importing {', '.join(modules[1:])} started {answer['threads'] - 1} threads, which do not "
+                    "survive a fork; set env.preload to false",
                     permanent=True,
                 )
             if self._grants is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def trajectory(name: str, task: str = "fetch/apple") -> Trajectory:
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
     made.write_recipe(Recipe(name="run"))
-    for iteration in (1, 2):
+    for iteration in (6, 7):
         members = tuple(trajectory(f"g{iteration}.{member}") for member in (1, 11))
         write_trajectories(made.trajectories, iteration, [Group("g1", "fetch/apple", members)])
     tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<bos>"))
@@ -62,28 +63,41 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_an_episode_reads_turn_by_turn(roll: Roll, folder: RunFolder) -> None:
-    result = roll("inspect", folder.path, "g2.1")
+    result = roll("inspect", folder.path, "g7.1")
     assert result.exit_code == ExitCode.OK, result.stderr
     lines = result.stdout.splitlines()
-    assert "iteration 2    completed   solved     reward +0.80   2 turns  fetch" in lines[0]
-    assert "12 tokens, 6 sampled by policy versions 4 to 5" in lines
+    assert "iteration 7    completed   solved     reward +0.80   2 turns  fetch" in lines[0]
+    assert "12 tokens, 6 sampled by policy versions 4 to 5, trained at version 6 (2 behind)" in lines
     assert "seconds: generate 0.25" in lines
     at = lines.index("     | <bos> room <act>")
     assert lines[at + 1 :] == [
-        "  1> go left <eos>   reward -0.20  not admitted",
-        "     [v4] go:0.50 left:0.50 <eos>:0.50",
+        "  1> go left <eos>   reward -0.20  not admitted   v4",
+        "     go:0.50 left:0.50 <eos>:0.50",
         "",
         "     | wall <act>",
-        "  2> go right <eos>   reward +1.00",
-        "     [v5] go:0.50 right:0.50 <eos>:0.50",
+        "  2> go right <eos>   reward +1.00   v5",
+        "     go:0.50 right:0.50 <eos>:0.50",
         "",
         "     | won",
     ]
 
 
+def test_round_domain_cause_and_a_change_of_weights_are_shown(roll: Roll, folder: RunFolder) -> None:
+    lost = replace(trajectory("g3.0"), outcome=Outcome.INFRA_ERROR, cause="env_hung", error="no answer", domain="home")
+    lost.versions[5] = 5
+    write_trajectories(folder.trajectories, 6, [Group("g3", "fetch/apple", (lost,), "short")])
+    lines = roll("inspect", folder.path, "g3.0").stdout.splitlines()
+    assert lines[0].endswith("home: fetch")
+    assert "task fetch/apple, group g1, short round" in lines
+    assert "lost to env_hung: no answer" in lines
+    assert any(line.endswith("not admitted   v4 then v5") for line in lines)
+    data = json.loads(roll("inspect", folder.path, "g3.0", "--json").stdout)
+    assert (data["cause"], data["domain"], data["round"], data["staleness"]) == ("env_hung", "home", "short", 1)
+
+
 def test_json_holds_each_token_of_each_action(roll: Roll, folder: RunFolder) -> None:
-    data = json.loads(roll("inspect", folder.path, "g1.11", "--json").stdout)
-    assert (data["id"], data["iteration"], data["reward"], data["success"]) == ("g1.11", 1, 0.8, True)
+    data = json.loads(roll("inspect", folder.path, "g6.11", "--json").stdout)
+    assert (data["id"], data["iteration"], data["reward"], data["success"]) == ("g6.11", 6, 0.8, True)
     first, second = data["turns"]
     assert (first["observation"], first["action"], first["valid"]) == ("<bos> room <act>", "go left <eos>", False)
     assert (second["observation"], second["versions"]) == ("wall <act>", [5, 5, 5])
@@ -91,28 +105,28 @@ def test_json_holds_each_token_of_each_action(roll: Roll, folder: RunFolder) -> 
 
 
 def test_listing_shows_every_trajectory_of_an_iteration(roll: Roll, folder: RunFolder) -> None:
-    lines = roll("inspect", folder.path, "--list", "--iteration", "2").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["g2.1", "g2.11"]
+    lines = roll("inspect", folder.path, "--list", "--iteration", "7").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["g7.1", "g7.11"]
     data = json.loads(roll("inspect", folder.path, "--list", "--json").stdout)
-    assert [row["id"] for row in data["trajectories"]] == ["g1.1", "g1.11", "g2.1", "g2.11"]
+    assert [row["id"] for row in data["trajectories"]] == ["g6.1", "g6.11", "g7.1", "g7.11"]
 
 
 def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(roll: Roll, folder: RunFolder) -> None:
-    assert roll("inspect", folder.path, "g1.11").stdout.startswith("g1.11")
-    ambiguous = roll("inspect", folder.path, "g1")
+    assert roll("inspect", folder.path, "g6.11").stdout.startswith("g6.11")
+    ambiguous = roll("inspect", folder.path, "g6")
     assert ambiguous.exit_code == ExitCode.RUN_FOLDER
-    assert "2 trajectories begin with `g1` (g1.1, g1.11" in ambiguous.stderr
+    assert "2 trajectories begin with `g6` (g6.1, g6.11" in ambiguous.stderr
 
 
 def test_an_unknown_id_names_some_that_are_there(roll: Roll, folder: RunFolder) -> None:
     result = roll("inspect", folder.path, "h")
     assert result.exit_code == ExitCode.RUN_FOLDER
     assert "no trajectory `h`" in result.stderr
-    assert "g1.1, g1.11" in result.stderr
+    assert "g6.1, g6.11" in result.stderr
 
 
 def test_a_broken_file_is_named(roll: Roll, folder: RunFolder) -> None:
-    broken = folder.trajectories / "000001.parquet"
+    broken = folder.trajectories / "000006.parquet"
     broken.write_bytes(b"PAR1 but not really")
     result = roll("inspect", folder.path, "--list")
     assert result.exit_code == ExitCode.RUN_FOLDER
@@ -121,7 +135,7 @@ def test_a_broken_file_is_named(roll: Roll, folder: RunFolder) -> None:
 
 def test_without_a_tokenizer_it_says_when_there_will_be_one(roll: Roll, folder: RunFolder) -> None:
     (folder.policy / "tokenizer.json").unlink()
-    result = roll("inspect", folder.path, "g1.1")
+    result = roll("inspect", folder.path, "g6.1")
     assert result.exit_code == ExitCode.RUN_FOLDER
     assert "no tokenizer yet" in result.stderr
 

@@ -278,7 +278,11 @@ async def test_failed_step_costs_its_requests_and_not_the_engine(monkeypatch: py
     model = small_model()
     async with engine_of(model) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(engine._forward, "logits", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+            patch.setattr(
+                engine._batcher._newest.forward,
+                "logits",
+                lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")),
+            )
             with pytest.raises(EngineError, match="out of memory"):
                 await engine.generate(ask([1, 2]))
         answer = await engine.generate(ask([1, 2, 3]))

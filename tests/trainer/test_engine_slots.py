@@ -9,7 +9,7 @@ from rocknroll.trainer.engines.slots import Slot, SlotTable, shared_prefix
 
 
 def fill(slot: Slot, tokens: list[int]) -> None:
-    slot.take(list(tokens))
+    slot.take(list(tokens), 0)
     slot.cached = len(tokens)
 
 
@@ -65,7 +65,7 @@ def test_releasing_a_stranger_does_nothing() -> None:
 def test_last_token_of_a_prompt_is_always_computed() -> None:
     slot = Slot(0)
     fill(slot, [1, 2, 3])
-    assert slot.take([1, 2, 3]) == 2
+    assert slot.take([1, 2, 3], 0) == 2
     assert slot.pending == 1
 
 
@@ -76,24 +76,31 @@ def test_donor_is_the_slot_with_the_longest_common_beginning() -> None:
     prompt = list(range(40))
     fill(table.slots[0], [*prompt[:20], 99])
     fill(table.slots[1], [*prompt[:30], 99])
-    table.slots[2].take(prompt)
+    table.slots[2].take(prompt, 0)
     assert table.donor(table.slots[2]) == (table.slots[1], 30)
 
 
 def test_short_common_beginnings_are_not_worth_copying() -> None:
     table = SlotTable(2)
     fill(table.slots[0], [*range(15), 99])
-    table.slots[1].take(list(range(40)))
+    table.slots[1].take(list(range(40)), 0)
     assert table.donor(table.slots[1]) is None
 
 
-def test_forgotten_contexts_give_nothing() -> None:
+def test_context_of_other_weights_is_not_used() -> None:
     table = SlotTable(2)
     fill(table.slots[0], list(range(40)))
-    table.forget_contexts()
-    table.slots[1].take(list(range(40)))
+    table.slots[1].take(list(range(40)), 1)
     assert table.donor(table.slots[1]) is None
-    assert table.slots[0].take(list(range(40))) == 0
+    assert table.slots[0].take(list(range(40)), 1) == 0
+
+
+def test_forgotten_context_gives_nothing() -> None:
+    table = SlotTable(2)
+    fill(table.slots[0], list(range(40)))
+    table.slots[0].forget(0)
+    table.slots[1].take(list(range(40)), 0)
+    assert table.donor(table.slots[1]) is None
 
 
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))

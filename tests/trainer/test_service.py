@@ -31,12 +31,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
         patch.setenv("ROCKNROLL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield Recipe.model_validate(
             {
-                "env": {"config": {"train_games": 12, "seen_games": 0, "unseen_games": 6}},
+                "env": {
+                    "config": {"train_games": 12, "seen_games": 0, "unseen_games": 6},
+                    "faults": {"latency_s": 0.02},
+                },
                 "policy": {"tiny": {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 16}},
                 "warmstart": {"games": 12, "epochs": 1},
                 "sandbox": {"count": 3},
                 "engine": {"slots": 3},
-                "rollout": {"num_groups": 2, "group_size": 2, "constrained": True, "step_latency_s": 0.02},
+                "rollout": {"num_groups": 2, "group_size": 2, "constrained": True},
                 "report_to": [],
             }
         )
@@ -74,10 +77,10 @@ def forward_logprobs(model: torch.nn.Module, trajectory: Trajectory) -> np.ndarr
 
 
 def test_a_killed_sandbox_costs_one_trajectory_and_its_slot_comes_back(service: RolloutService) -> None:
-    first = service.next_batch()
+    first = service.next_batch(0)
     assert "infra_error" not in first.outcomes
     os.kill(service.sandbox_pids()[0], signal.SIGKILL)  # the next batch is being played in all three
-    second = service.next_batch()
+    second = service.next_batch(1)
     assert len(second.groups) == 2
     assert second.outcomes["infra_error"] == 1
     assert second.outcomes["retried"] == 1
@@ -95,11 +98,11 @@ def test_behaviour_logprobs_survive_turns_and_a_weight_swap(
     with torch.no_grad():
         for parameter in new.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    before = service.next_batch()
+    before = service.next_batch(0)
     weights = tmp_path / "new.safetensors"
     save_file({name: value.clone() for name, value in new.state_dict().items()}, weights)
     service.publish(1, weights)
-    after = service.next_batch()
+    after = service.next_batch(1)
     models = {0: old, 1: new}
     seen: set[int] = set()
     for batch in (before, after):
@@ -124,7 +127,7 @@ def test_an_evaluation_reports_every_task_in_order(service: RolloutService, reci
 def test_a_dead_rollout_process_is_an_error_that_says_so_and_leaves_nothing(service: RolloutService) -> None:
     sandboxes = service.sandbox_pids()
     os.kill(service.pid, signal.SIGKILL)
-    with pytest.raises(RolloutFailed, match=r"the rollout process died .*--resume"):
-        service.next_batch()
+    with pytest.raises(RolloutFailed, match="the rollout process died"):
+        service.next_batch(0)
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in sandboxes if psutil.pid_exists(pid)], timeout=10)
     assert not alive

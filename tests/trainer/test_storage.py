@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from rocknroll.trainer import storage
-from rocknroll.trainer.storage import SCHEMA, StorageError, read_groups, read_trajectories, write_trajectories
+from rocknroll.trainer.storage import (
+    SCHEMA,
+    StorageError,
+    decode,
+    encode,
+    read_groups,
+    read_trajectories,
+    stored_ids,
+    write_trajectories,
+)
 from rocknroll.trainer.trajectory import Group, Outcome, Trajectory
 
 
@@ -28,20 +38,69 @@ def test_groups_come_back_as_they_were(tmp_path: Path) -> None:
         "odd",
         "task of odd",
         (
-            played.trajectory(rng, "silent", group_id="odd", turns=0, outcome=Outcome.ABORTED),
+            replace(
+                played.trajectory(rng, "silent", group_id="odd", turns=0, outcome=Outcome.INFRA_ERROR),
+                cause="env_hung",
+                error="EnvHung: no answer",
+                domain="kitchen",
+            ),
             played.trajectory(rng, "held", group_id="odd", constrained=True, success=True),
             played.trajectory(rng, "cut", group_id="odd", outcome=Outcome.TRUNCATED),
         ),
+        "short",
     )
     written = (*played.groups(1, 4), odd, *played.groups(1, 1))
     path = write_trajectories(tmp_path, 7, written)
     assert path.name == "000007.parquet"
     back = list(read_groups(path))
-    assert [(g.id, g.task_id) for g in back] == [(g.id, g.task_id) for g in written]
+    assert [(g.id, g.task_id, g.round_kind) for g in back] == [(g.id, g.task_id, g.round_kind) for g in written]
     for one, other in zip(back, written, strict=True):
         assert len(one.trajectories) == len(other.trajectories)
         for a, b in zip(one.trajectories, other.trajectories, strict=True):
             assert equal(a, b)
+
+
+def test_a_single_trajectory_survives_encoding() -> None:
+    rng = np.random.default_rng(3)
+    for constrained in (False, True):
+        one = replace(played.trajectory(rng, "g1.0.0", constrained=constrained), cause="env_error", domain="kitchen")
+        assert equal(decode(encode(one)), one)
+    with pytest.raises(StorageError, match="stored trajectory cannot be read"):
+        decode(encode(one)[:100])
+
+
+def test_columns_for_queries_say_return_and_age(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    one = played.trajectory(rng, rewards=[0.5, 1.0], turns=2, version=4)
+    (row,) = pq.read_table(write_trajectories(tmp_path, 5, [Group("g", "task", (one,))])).to_pylist()
+    assert (row["episode_return"], row["oldest_version"]) == (1.5, 4)
+
+
+def test_a_file_of_the_first_format_reads_with_what_it_lacks_left_empty(tmp_path: Path) -> None:
+    later = ("cause", "domain", "round", "episode_return", "oldest_version")
+    table = pq.read_table(write_trajectories(tmp_path, 0, played.groups(0, 1))).drop_columns(list(later))
+    pq.write_table(table.replace_schema_metadata({b"format": b"rocknroll.trajectories/1"}), tmp_path / "old.parquet")
+    (old,), (new,) = read_groups(tmp_path / "old.parquet"), played.groups(0, 1)
+    assert old.round_kind == ""
+    assert all(equal(a, b) for a, b in zip(old.trajectories, new.trajectories, strict=True))
+
+
+def test_ids_are_read_in_order_and_only_from_an_undamaged_file(tmp_path: Path) -> None:
+    path = write_trajectories(tmp_path, 0, played.groups(0, 1))
+    assert stored_ids(path) == [f"0.0/{member}" for member in range(4)]
+    flip_a_bit(path)
+    with pytest.raises(StorageError, match=r"000000.parquet, row group 0"):
+        stored_ids(path)
+
+
+def flip_a_bit(path: Path) -> None:
+    """Change one stored log-probability, which no format check could notice."""
+    metadata = pq.ParquetFile(path).metadata
+    columns = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)]
+    (column,) = (c for c in columns if c.path_in_schema.startswith("logprobs"))
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size - 3] ^= 1
+    path.write_bytes(data)
 
 
 def test_neighbouring_groups_of_one_name_stay_apart(tmp_path: Path) -> None:
@@ -52,7 +111,7 @@ def test_neighbouring_groups_of_one_name_stay_apart(tmp_path: Path) -> None:
 def test_a_folder_reads_in_order_of_iterations(tmp_path: Path) -> None:
     for iteration in (10, 2):
         write_trajectories(tmp_path, iteration, played.groups(iteration, 1))
-    assert [iteration for iteration, _ in read_trajectories(tmp_path)] == [2] * 4 + [10] * 4
+    assert [stored.iteration for stored in read_trajectories(tmp_path)] == [2] * 4 + [10] * 4
 
 
 def test_reading_is_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,16 +17,16 @@ from rocknroll.trainer.run_folder import RunFolder, open_run
 
 if TYPE_CHECKING:
     from rocknroll.trainer.cli.trajectory_view import Decode
-    from rocknroll.trainer.trajectory import Trajectory
-
-Stored = tuple[int, "Trajectory"]
-"""A trajectory and the iteration that learned from it."""
+    from rocknroll.trainer.storage import Stored
 
 
 def inspect(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     trajectory: Annotated[str | None, typer.Argument(help="Id of a trajectory, or how it begins.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the trajectories.")] = False,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Where every episode went: trained, cut off, lost. Says if it balances.")
+    ] = False,
     iteration: Annotated[int | None, typer.Option(help="Only what this iteration learned from.")] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -40,9 +40,15 @@ def inspect(
       roll inspect runs/alfworld --list --iteration 3
 
       roll inspect runs/alfworld g12.4
+
+      roll inspect runs/alfworld --ledger
     """
+    if ledger and (trajectory is not None or listing or iteration is not None):
+        raise typer.BadParameter("--ledger is about the whole run; leave out the trajectory, --list and --iteration")
     folder = open_run(run)
-    if trajectory is not None:
+    if ledger:
+        _balance(folder, as_json)
+    elif trajectory is not None:
         _show_one(folder, _find(folder, trajectory, iteration), as_json)
     elif listing:
         _list(folder, iteration, as_json)
@@ -71,18 +77,27 @@ def _summarise(folder: RunFolder, as_json: bool) -> None:
     )
 
 
-def _list(folder: RunFolder, iteration: int | None, as_json: bool) -> None:
-    from rocknroll.trainer.cli.trajectory_view import headline
+def _balance(folder: RunFolder, as_json: bool) -> None:
+    from rocknroll.trainer.audit import audit
 
+    found = audit(folder)
     if as_json:
-        rows = [
-            {"id": t.id, "iteration": at, "outcome": t.outcome.value, "success": t.success, "reward": t.reward}
-            for at, t in _stored(folder, iteration)
-        ]
-        print_json({"run": str(folder.path), "trajectories": rows})
+        print_json({"run": str(folder.path), **found.to_json()})
         return
-    for at, stored in _stored(folder, iteration):
-        print(headline(at, stored))
+    from rocknroll.trainer.cli.tables import ledger_table
+
+    ledger_table(found, sys.stdout)
+
+
+def _list(folder: RunFolder, iteration: int | None, as_json: bool) -> None:
+    from rocknroll.trainer.cli.trajectory_view import headline, summary_json
+
+    found = _stored(folder, iteration)
+    if as_json:
+        print_json({"run": str(folder.path), "trajectories": [summary_json(stored) for stored in found]})
+        return
+    for stored in found:
+        print(headline(stored))
 
 
 def _show_one(folder: RunFolder, found: Stored, as_json: bool) -> None:
@@ -90,15 +105,15 @@ def _show_one(folder: RunFolder, found: Stored, as_json: bool) -> None:
 
     decode = _decoder(folder)
     if as_json:
-        print_json(trajectory_view.as_json(*found, decode))
+        print_json(trajectory_view.as_json(found, decode))
     else:
-        print("\n".join(trajectory_view.as_lines(*found, decode)))
+        print("\n".join(trajectory_view.as_lines(found, decode)))
 
 
 def _stored(folder: RunFolder, iteration: int | None) -> Iterator[Stored]:
     from rocknroll.trainer.storage import read_trajectories
 
-    return ((at, t) for at, t in read_trajectories(folder.trajectories) if iteration in (None, at))
+    return (one for one in read_trajectories(folder.trajectories) if iteration in (None, one.iteration))
 
 
 def _find(folder: RunFolder, wanted: str, iteration: int | None) -> Stored:
@@ -107,15 +122,15 @@ def _find(folder: RunFolder, wanted: str, iteration: int | None) -> Stored:
     Raises:
         RunFolderError: there is none, or more than one.
     """
-    matches = [stored for stored in _stored(folder, iteration) if stored[1].id.startswith(wanted)]
-    exact = [stored for stored in matches if stored[1].id == wanted]
+    matches = [stored for stored in _stored(folder, iteration) if stored.trajectory.id.startswith(wanted)]
+    exact = [stored for stored in matches if stored.trajectory.id == wanted]
     chosen = exact or matches
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
-        some = ", ".join(stored[1].id for stored in chosen[:6])
+        some = ", ".join(stored.trajectory.id for stored in chosen[:6])
         raise RunFolderError(f"{len(chosen)} trajectories begin with `{wanted}` ({some}, …). Give more of the id.")
-    some = ", ".join(stored[1].id for stored in islice(_stored(folder, iteration), 6))
+    some = ", ".join(stored.trajectory.id for stored in islice(_stored(folder, iteration), 6))
     raise RunFolderError(
         f"There is no trajectory `{wanted}` in {folder.path}. "
         + (f"It holds, for example: {some}; `--list` shows all." if some else "It holds none yet.")

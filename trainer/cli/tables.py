@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +11,9 @@ from rich.table import Table
 from rocknroll.trainer.cli.progress import evaluation_line, status_line
 from rocknroll.trainer.results import EvalResult
 from rocknroll.trainer.run_folder import Evaluation, RunFolder, by_split
+
+if TYPE_CHECKING:
+    from rocknroll.trainer.audit import Audit
 
 
 def run_summary(folder: RunFolder, out: TextIO) -> None:
@@ -27,6 +30,37 @@ def run_summary(folder: RunFolder, out: TextIO) -> None:
         print(f"report: {folder.report}", file=out)
     elif not folder.policy.is_dir():
         print(f"not finished; go on with: roll train --resume {folder.path}", file=out)
+
+
+def ledger_table(audit: Audit, out: TextIO) -> None:
+    """Where every episode went, and whether it adds up."""
+    table = Table("episodes", "", "", box=None, pad_edge=False, header_style="bold")
+    table.columns[1].justify = "right"
+    ends = {"completed": audit.completed, "aborted": sum(audit.aborted.values())}
+    ends |= {
+        "lost to infrastructure": sum(audit.infra_error.values()),
+        "interrupted by the run's end": audit.interrupted,
+    }
+    ends["being played"] = audit.playing
+    fates = {"trained on": audit.trained, "handed to the learner": audit.pending, "waiting for a batch": audit.buffered}
+    fates |= {"thrown away": sum(audit.discarded.values())}
+    table.add_row("started", str(audit.started))
+    for name, count in ends.items():
+        detail = {"aborted": audit.aborted, "lost to infrastructure": audit.infra_error}.get(name, {})
+        table.add_row(f"  {name}", str(count), _by_cause(detail))
+        for fate, n in fates.items() if name == "completed" else ():
+            table.add_row(f"    {fate}", str(n), _by_cause(audit.discarded) if fate == "thrown away" else "")
+    table.add_row("lost", str(audit.lost))
+    table.add_row("duplicated", str(audit.duplicated))
+    Console(file=out, highlight=False).print(table)
+    print(f"{audit.retried} losses were played again, {audit.requeued} groups set back.", file=out)
+    for problem in audit.problems:
+        print(f"! {problem}", file=out)
+    print("balanced" if audit.balanced else "NOT BALANCED", file=out)
+
+
+def _by_cause(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {count}" for cause, count in counts.items())
 
 
 def evaluation_label(row: Evaluation) -> str:

@@ -19,6 +19,7 @@ from rocknroll.trainer.cli.progress import make_ui
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import check_environment, dump_recipe, load_recipe
+from rocknroll.trainer.resuming import check_settled
 from rocknroll.trainer.run_folder import RunFolder, new_run, open_run
 from rocknroll.trainer.trackers import require_trackers
 
@@ -102,6 +103,7 @@ def _plan(words: list[str], name: str | None, resume: Path | None, *, force: boo
             " run with another `--name`."
         )
     recipe = load_recipe([folder.recipe_file], [*overrides, *_own_place(folder)])
+    check_settled(folder.recipe(), recipe)
     return _Plan(recipe, folder, resume=True)
 
 

@@ -6,40 +6,45 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rocknroll.trainer.storage import Stored
 from rocknroll.trainer.trajectory import Trajectory
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text, special tokens included."""
 
 
-def headline(iteration: int, trajectory: Trajectory) -> str:
+def headline(stored: Stored) -> str:
     """Everything about an episode that fits on one line."""
+    trajectory = stored.trajectory
     solved = "solved" if trajectory.success else "not solved"
+    kind = f"{trajectory.domain}: {trajectory.task_kind}" if trajectory.domain else trajectory.task_kind
     return (
-        f"{trajectory.id:<12} iteration {iteration:<4} {trajectory.outcome:<11} {solved:<10}"
-        f" reward {trajectory.reward:+.2f}  {len(trajectory.turns):>2} turns  {trajectory.task_kind}"
+        f"{trajectory.id:<12} iteration {stored.iteration:<4} {trajectory.outcome:<11} {solved:<10}"
+        f" reward {trajectory.reward:+.2f}  {len(trajectory.turns):>2} turns  {printable(kind)}"
     )
 
 
-def as_lines(iteration: int, trajectory: Trajectory, decode: Decode) -> Iterator[str]:
+def as_lines(stored: Stored, decode: Decode) -> Iterator[str]:
     """The whole episode."""
+    trajectory = stored.trajectory
     versions = trajectory.versions[trajectory.action_mask]
-    sampled_by = f"policy versions {versions.min()} to {versions.max()}" if versions.size else "nothing sampled"
-    yield headline(iteration, trajectory)
-    yield f"task {printable(trajectory.task_id)}, group {trajectory.group_id}"
-    yield f"{trajectory.token_ids.size} tokens, {versions.size} sampled by {sampled_by}"
+    yield headline(stored)
+    yield f"task {printable(trajectory.task_id)}, group {trajectory.group_id}{_round(stored)}"
+    yield f"{trajectory.token_ids.size} tokens, {versions.size} sampled by {_speakers(versions)}{_age(stored)}"
     if trajectory.timings_s:
         yield "seconds: " + ", ".join(f"{cause} {s:.2f}" for cause, s in sorted(trajectory.timings_s.items()))
-    if trajectory.error:
-        yield f"error: {printable(trajectory.error)}"
+    if trajectory.error or trajectory.cause:
+        yield f"lost to {trajectory.cause or 'infrastructure'}: {printable(trajectory.error)}"
     seen_until = 0
     for number, turn in enumerate(trajectory.turns, start=1):
         yield ""
         yield from _indented(decode(trajectory.token_ids[seen_until : turn.start].tolist()))
         admitted = "" if turn.valid else "  not admitted"
         action = printable(decode(trajectory.token_ids[turn.start : turn.end].tolist()))
-        yield f"{number:>3}> {action}   reward {turn.reward:+.2f}{admitted}"
+        spoke = _versions(trajectory, turn.start, turn.end)
+        yield f"{number:>3}> {action}   reward {turn.reward:+.2f}{admitted}{f'   {spoke}' if spoke else ''}"
         yield f"     {_tokens(trajectory, turn.start, turn.end, decode)}"
         seen_until = turn.end
     if rest := decode(trajectory.token_ids[seen_until:].tolist()):
@@ -47,18 +52,31 @@ def as_lines(iteration: int, trajectory: Trajectory, decode: Decode) -> Iterator
         yield from _indented(rest)
 
 
-def as_json(iteration: int, trajectory: Trajectory, decode: Decode) -> dict[str, Any]:
-    """The same for programs; arrays have one entry for each token of the turn's action."""
-    starts = [0, *(turn.end for turn in trajectory.turns)]
+def summary_json(stored: Stored) -> dict[str, Any]:
+    """What `headline` says, for programs."""
+    trajectory = stored.trajectory
     return {
         "id": trajectory.id,
-        "iteration": iteration,
+        "iteration": stored.iteration,
         "group_id": trajectory.group_id,
         "task_id": trajectory.task_id,
         "task_kind": trajectory.task_kind,
+        "domain": trajectory.domain,
+        "round": stored.round_kind,
         "outcome": trajectory.outcome.value,
+        "cause": trajectory.cause,
         "success": trajectory.success,
         "reward": trajectory.reward,
+        "staleness": stored.staleness,
+    }
+
+
+def as_json(stored: Stored, decode: Decode) -> dict[str, Any]:
+    """The same for programs; arrays have one entry for each token of the turn's action."""
+    trajectory = stored.trajectory
+    starts = [0, *(turn.end for turn in trajectory.turns)]
+    return {
+        **summary_json(stored),
         "error": trajectory.error,
         "timings_s": trajectory.timings_s,
         "turns": [
@@ -76,16 +94,37 @@ def as_json(iteration: int, trajectory: Trajectory, decode: Decode) -> dict[str,
     }
 
 
+def _speakers(versions: NDArray[np.int32]) -> str:
+    """Which policies sampled the tokens."""
+    if not versions.size:
+        return "nobody"
+    first, last = int(versions.min()), int(versions.max())
+    return f"policy version {first}" if first == last else f"policy versions {first} to {last}"
+
+
+def _age(stored: Stored) -> str:
+    if stored.staleness is None:
+        return ""
+    behind = f"{stored.staleness} behind" if stored.staleness else "none behind"
+    return f", trained at version {stored.iteration - 1} ({behind})"
+
+
+def _round(stored: Stored) -> str:
+    return f", {stored.round_kind} round" if stored.round_kind else ""
+
+
+def _versions(trajectory: Trajectory, start: int, end: int) -> str:
+    """`v4`, or `v4 then v5` where new weights arrived within the action."""
+    spoke = trajectory.versions[start:end].tolist()
+    return " then ".join(f"v{version}" for at, version in enumerate(spoke) if at == 0 or version != spoke[at - 1])
+
+
 def _tokens(trajectory: Trajectory, start: int, end: int, decode: Decode) -> str:
-    """Each token with its probability, and the policy version where it changes."""
-    parts, version = [], None
-    for at in range(start, end):
-        if int(trajectory.versions[at]) != version:
-            version = int(trajectory.versions[at])
-            parts.append(f"[v{version}]")
-        probability = float(np.exp(trajectory.logprobs[at]))
-        parts.append(f"{printable(decode([int(trajectory.token_ids[at])])).strip()}:{probability:.2f}")
-    return " ".join(parts)
+    """Each token with its probability."""
+    return " ".join(
+        f"{printable(decode([int(trajectory.token_ids[at])])).strip()}:{float(np.exp(trajectory.logprobs[at])):.2f}"
+        for at in range(start, end)
+    )
 
 
 def _indented(text: str) -> Iterator[str]:

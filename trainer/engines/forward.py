@@ -41,6 +41,13 @@ class Forward(Protocol):
             ValueError: names or shapes are not the model's.
         """
 
+    def with_weights(self, state: Mapping[str, Any]) -> Forward:
+        """A second forward beside this one that has the weights of a state dict and uses the same stores.
+
+        Raises:
+            ValueError: names or shapes are not the model's.
+        """
+
 
 class ModuleForward:
     """The model's own modules with their attention replaced. Owns the model that it is given."""
@@ -75,6 +82,11 @@ class ModuleForward:
 
     def load(self, state: Mapping[str, Any]) -> None:
         load_weights(self.model, state)
+
+    def with_weights(self, state: Mapping[str, Any]) -> ModuleForward:
+        other = ModuleForward(copy.deepcopy(self.model))
+        other.load(state)
+        return other
 
 
 def make_forward(model: Any) -> Forward:

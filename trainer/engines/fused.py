@@ -9,6 +9,7 @@ equal the modules' to rounding, which a test holds.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,12 @@ class FusedForward:
 
         load_weights(self.model, state)
         self._pack()
+
+    def with_weights(self, state: Mapping[str, Any]) -> FusedForward:
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model)
+        other.load(state)
+        return other
 
     def logits(self, batch: RaggedBatch, last: Tensor) -> Tensor:
         x = F.embedding(batch.ids, self._embedding)

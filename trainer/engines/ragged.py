@@ -76,6 +76,10 @@ class KVStore:
         """Give slot `target` the first `length` positions of slot `source`."""
         self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
 
+    def clear(self, slot: int) -> None:
+        """Take out what must never be read, not even with weight 0, because it may not be numbers."""
+        self.data[:, :, slot] = 0.0
+
 
 class RaggedBatch:
     """The packed new tokens of some contexts, and attention over their slots."""

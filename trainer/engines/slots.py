@@ -22,7 +22,9 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     """The whole context as far as it is known."""
     cached: int = 0
-    """How many of its tokens have valid keys and values in the store."""
+    """How many of its tokens have keys and values in the store, ..."""
+    generation: int = 0
+    """... and which of the engine's weight sets computed them: they are valid for no other."""
     busy: bool = False
     """A request is generating here."""
     released: bool = False
@@ -33,14 +35,18 @@ class Slot:
         """Tokens that the next forward pass has yet to see."""
         return len(self.tokens) - self.cached
 
-    def take(self, prompt: list[int]) -> int:
-        """Make `prompt` the context (the list is the slot's from here on), keep what is cached of it,
-        and return how many tokens that saves. The last one is always computed: its logits are wanted.
+    def take(self, prompt: list[int], generation: int) -> int:
+        """Make `prompt` the context (the list is the slot's from here on), keep what this generation has
+        cached of it, and return how many tokens that saves. The last one is always computed: its logits are wanted.
         """
-        kept = shared_prefix(self.tokens, prompt, min(self.cached, len(prompt) - 1))
-        self.tokens = prompt
-        self.cached = kept
+        known = self.cached if generation == self.generation else 0
+        kept = shared_prefix(self.tokens, prompt, min(known, len(prompt) - 1))
+        self.tokens, self.cached, self.generation = prompt, kept, generation
         return kept
+
+    def forget(self, generation: int) -> None:
+        """Nothing that is cached is valid any more; `generation` computes it anew."""
+        self.cached, self.generation = 0, generation
 
 
 class SlotTable:
@@ -89,17 +95,12 @@ class SlotTable:
         del self._owners[trajectory_id]
         self._free.append(slot)
 
-    def forget_contexts(self) -> None:
-        """Nothing that is cached is valid any more (the weights changed)."""
-        for slot in self.slots:
-            slot.cached = 0
-
     def donor(self, slot: Slot) -> tuple[Slot, int] | None:
-        """The slot that has most of this slot's missing context, and up to which token."""
+        """The slot that has most of this slot's missing context by the same weights, and up to which token."""
         best, length = None, slot.cached + MIN_SHARED - 1
         limit = len(slot.tokens) - 1
         for other in self.slots:
-            reach = min(other.cached, limit)
+            reach = min(other.cached, limit) if other.generation == slot.generation else 0
             if other is not slot and reach > length and other.tokens[:length] == slot.tokens[:length]:
                 shared = shared_prefix(other.tokens, slot.tokens, reach)
                 if shared > length:

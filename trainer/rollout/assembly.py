@@ -1,88 +1,165 @@
-"""Builds the rollout side of a recipe: family, model, engine, fleet, scheduler, loop."""
+"""Builds the rollout side of a recipe: domains, model, engine, fleets, scheduler, loop."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocknroll.envs.registry import family as make_family
+from rocknroll.envs import faulty
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
-from rocknroll.sandbox.spec import EnvSpec, SandboxSpec
+from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
+from rocknroll.trainer.cores import hold_to
+from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.engines.base import Engine
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.policy import load_policy
-from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.render import make_renderer
+from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
 from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
-from rocknroll.trainer.rollout.loop import RolloutLoop
-from rocknroll.trainer.rollout.meter import Meter
-from rocknroll.trainer.rollout.scheduler import Scheduler
-from rocknroll.trainer.rollout.staleness import Pacing
-from rocknroll.trainer.rollout.tasks import TaskOrder
+from rocknroll.trainer.rollout.faults import FailureWindow
+from rocknroll.trainer.rollout.loop import Journal, RolloutLoop
+from rocknroll.trainer.rollout.meter import Meter, Reading
+from rocknroll.trainer.rollout.players import DomainPlayers
+from rocknroll.trainer.rollout.scheduler import Scheduler, SchedulerOptions
+from rocknroll.trainer.trajectory import Group
+
+RESTARTS = RestartPolicy(limit=64, backoff_limit_s=1.0)
+"""A slot that loses its sandbox now and then must not be given up in the middle of a run, and not rest long
+either; a fleet in which nothing starts is still found out within minutes."""
+
+NAME_CHARS = 40
+"""That the name of a sandbox may have."""
 
 
 @dataclass(frozen=True)
 class Parts:
     """The running rollout side."""
 
-    fleet: Fleet
+    fleets: Mapping[str, Fleet]
+    """By domain."""
+    environments: FleetEnvironments
     engine: Engine
     scheduler: Scheduler
     loop: RolloutLoop
     meter: Meter
 
+    async def ready(self) -> None:
+        """Wait until one sandbox of each fleet plays.
+
+        Raises:
+            SandboxError: one never will.
+        """
+        for fleet in self.fleets.values():
+            await (await fleet.lease(owner="readiness")).release()
+
+    def metrics(self, groups: Sequence[Group], waited_s: float) -> dict[str, float]:
+        """Figures of the interval that the batch `groups` closes; `waited_s`: how long the learner waited for it."""
+        measured = self.environments.metrics()
+        now = Reading(
+            slot_busy_s=self.loop.slot_busy_s(),
+            engine=self.engine.metrics(),
+            environment_busy_s=measured["busy_s"],
+            faults={**self.loop.lost, "slow_environment": measured["slow"]},
+        )
+        counts = {f"groups/{where}": float(n) for where, n in self.scheduler.counts().items()}
+        return self.meter.read(groups, now, waited_s) | counts
+
+    def sandbox_pids(self) -> list[int]:
+        """Process ids of the live sandboxes."""
+        rows = (row for fleet in self.fleets.values() for row in fleet.snapshot())
+        return [row["pid"] for row in rows if row["pid"] is not None]
+
 
 @asynccontextmanager
-async def assemble(recipe: Recipe, model_folder: Path, concurrency: int) -> AsyncIterator[Parts]:
-    """Start everything the recipe names; stop it all on the way out."""
-    family = make_family(recipe.env.name, recipe.env.config)
+async def assemble(
+    recipe: Recipe, model_folder: Path, concurrency: int, journal: Journal | None = None
+) -> AsyncIterator[Parts]:
+    """Start everything the recipe names; stop it all on the way out.
+
+    The calling thread is held to `sandbox.cores`, so it should have no other work.
+    """
+    domains = Domains(recipe)
     model, tokenizer = load_policy(str(model_folder), recipe.policy.dtype)
-    renderer = make_renderer(tokenizer, family.instructions)
-    rollout = recipe.rollout
     max_length = min(int(model.config.max_position_embeddings), recipe.engine.max_length)
     engine = LocalEngine(
         model, slots=recipe.engine.slots, max_length=max_length, threads=recipe.engine.threads, seed=recipe.seed
     )
-    spec = SandboxSpec(
-        name=recipe.env.name,
-        env=EnvSpec(entry_point=family.entry_point, kwargs=dict(family.env_kwargs())),
-        reuse="reset",
-        readable=tuple(family.data_folders()),
-    )
-    scheduler = Scheduler(
-        TaskOrder(family.tasks("train"), recipe.seed, family.disguise_task),
-        Pacing(rollout.num_groups, rollout.async_ratio),
-        group_size=rollout.group_size,
-        infra_retries=rollout.infra_retries,
-    )
-    async with Fleet(spec, size=recipe.sandbox.count, runtime=ProcessRuntime(), store=None) as fleet:
+    scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
+    hold_to(recipe.sandbox.cores, "sandbox.cores")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.close)
+        fleets = {
+            domain.name: await stack.enter_async_context(
+                Fleet(
+                    sandbox_spec(domain),
+                    size=domain.section.sandboxes or recipe.sandbox.count,
+                    runtime=ProcessRuntime(),
+                    store=None,
+                )
+            )
+            for domain in domains
+        }
         environments = FleetEnvironments(
-            fleet, lease_s=recipe.sandbox.lease_s, step_timeout_s=recipe.sandbox.step_timeout_s
+            fleets,
+            lease_s=recipe.sandbox.lease_s,
+            step_timeout_s=recipe.sandbox.step_timeout_s,
+            wait_s=recipe.rollout.episode_timeout_s,
+            faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
         )
-        options = PlayOptions(
-            max_action_tokens=rollout.max_action_tokens,
-            max_length=max_length,
-            temperature=rollout.temperature,
-            constrained=rollout.constrained,
-            invalid_action_penalty=rollout.invalid_action_penalty,
-            turn_penalty=rollout.turn_penalty,
-            progress_reward=rollout.progress_reward,
-            step_latency_s=rollout.step_latency_s,
-        )
+        options = play_options(recipe, max_length)
+        players = {
+            name: Player(environments, engine, renderer, options)
+            for name, renderer in domains.renderers(tokenizer).items()
+        }
         loop = RolloutLoop(
             scheduler,
-            Player(environments, engine, renderer, options),
+            DomainPlayers(players),
             concurrency=concurrency,
             seed=recipe.seed,
-            max_infra_error_rate=rollout.max_infra_error_rate,
+            failures=FailureWindow(recipe.rollout.max_infra_error_rate),
+            journal=journal,
+            engines=recipe.engine.replicas,
         )
+        stack.push_async_callback(loop.stop)
         await loop.start()
-        try:
-            yield Parts(fleet, engine, scheduler, loop, Meter(concurrency))
-        finally:
-            await loop.stop()
-            await engine.close()
+        yield Parts(fleets, environments, engine, scheduler, loop, Meter(concurrency, recipe.engine.replicas))
+
+
+def sandbox_spec(domain: Domain) -> SandboxSpec:
+    """A sandbox that plays the domain, under the faults that the recipe asks for."""
+    env, family = domain.section.env, domain.family
+    entry_point, kwargs = family.entry_point, dict(family.env_kwargs())
+    modules: tuple[str, ...] = ()
+    if _is_faulty(env):
+        modules = (entry_point.partition(":")[0],)
+        kwargs = {"entry_point": entry_point, "kwargs": kwargs, "faults": env.faults.model_dump()}
+        entry_point = faulty.ENTRY_POINT
+    return SandboxSpec(
+        name=domain.title.replace(":", ".")[-NAME_CHARS:],
+        env=EnvSpec(entry_point=entry_point, kwargs=kwargs, modules=modules),
+        reuse="reset",
+        readable=tuple(family.data_folders()),
+        restart=RESTARTS,
+    )
+
+
+def play_options(recipe: Recipe, max_length: int) -> PlayOptions:
+    """How episodes are played."""
+    rollout = recipe.rollout
+    return PlayOptions(
+        max_action_tokens=rollout.max_action_tokens,
+        max_length=max_length,
+        temperature=rollout.temperature,
+        constrained=rollout.constrained,
+        invalid_action_penalty=rollout.invalid_action_penalty,
+        turn_penalty=rollout.turn_penalty,
+        progress_reward=rollout.progress_reward,
+        timeout_s=rollout.episode_timeout_s,
+    )
+
+
+def _is_faulty(env: EnvSection) -> bool:
+    return env.faults != FaultsSection()

@@ -1,16 +1,18 @@
 """Play one episode: environment text in, action tokens out, a trajectory at the end.
 
-Whatever goes wrong below (a lost sandbox, a hung environment, a failed generation) becomes a
-trajectory with outcome `infra_error` and its cause; it is never a reward and never an exception in
-the rollout loop.
+Whatever goes wrong below (a lost sandbox, a hung environment, a failed generation, a deadline passed)
+becomes a trajectory with outcome `infra_error` and its cause; it is never a reward and never an
+exception in the rollout loop. A cancelled episode leaves nothing behind: its sandbox is recycled, its
+request ended, its context freed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,13 +22,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from rocknroll.envs.text import Task
-from rocknroll.sandbox.errors import SandboxError
+from rocknroll.sandbox.errors import EnvError
 from rocknroll.trainer.engines.base import Engine, EngineError, Generation, Request, Sampling
 from rocknroll.trainer.render import PolicyError, Renderer
+from rocknroll.trainer.rollout.faults import HOPELESS, INFRASTRUCTURE, EpisodeTimeout, cause_of, describe
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory, Turn
 
 KNOWN_COMMANDS = 65_536
 """Commands whose tokens are remembered: the same few thousand are offered turn after turn."""
+REDOS = 8
+"""Times that one turn begins anew because new weights cut it off: more means that they come faster than turns end."""
 
 
 class Environment(Protocol):
@@ -42,8 +47,8 @@ class Environment(Protocol):
 class Environments(Protocol):
     """Where episodes get their environment: leased for one episode, given back at its end."""
 
-    def lease(self, owner: str) -> AbstractAsyncContextManager[Environment]:
-        """Raises SandboxError when none can be had."""
+    def lease(self, owner: str, task: Task) -> AbstractAsyncContextManager[Environment]:
+        """An environment for `task`. Raises SandboxError when none can be had."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,18 @@ class PlayOptions:
     invalid_action_penalty: float
     turn_penalty: float = 0.0
     progress_reward: float = 0.0
-    step_latency_s: float = 0.0
+    timeout_s: float = math.inf
+    """From the moment an episode has its environment."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be played."""
+
+    id: str
+    task: Task
+    sampling: Sampling
+    engine: int
 
 
 @dataclass
@@ -107,11 +123,28 @@ class Player:
         self._say = lru_cache(maxsize=KNOWN_COMMANDS)(self._words_of)
 
     async def play(
-        self, episode_id: str, group_id: str, task: Task, *, temperature: float | None = None, seed: int | None = None
+        self,
+        episode_id: str,
+        group_id: str,
+        task: Task,
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
+        engine: int = 0,
+        leave: Callable[[], None] = lambda: None,
     ) -> Trajectory:
-        """Play `task` to its end. `seed` makes the sampled actions a function of weights, task and seed."""
+        """Play `task` to its end.
+
+        Args:
+            seed: makes the sampled actions a function of weights, task and seed.
+            engine: which of several engines generates them.
+            leave: called when the environment is given back and there is still something to do.
+
+        Raises:
+            FleetExhausted, FleetClosed: no environment can be had, now or later.
+        """
         record = _Record()
-        outcome, success, error = Outcome.INFRA_ERROR, False, ""
+        outcome, success, error, cause = Outcome.INFRA_ERROR, False, "", ""
         sampling = Sampling(
             temperature=self._options.temperature if temperature is None else temperature,
             max_tokens=self._options.max_action_tokens,
@@ -120,11 +153,11 @@ class Player:
         )
         with record.timed("total"):
             try:
-                outcome, success = await self._episode(episode_id, task, sampling, record)
-            except (SandboxError, EngineError) as failure:
-                error = f"{type(failure).__name__}: {failure}"
-            finally:
-                await self._engine.release(episode_id)
+                outcome, success = await self._episode(_Plan(episode_id, task, sampling, engine), record)
+            except HOPELESS:
+                raise
+            except INFRASTRUCTURE as failure:
+                cause, error = cause_of(failure), describe(failure)
         return Trajectory(
             id=episode_id,
             group_id=group_id,
@@ -139,41 +172,53 @@ class Player:
             success=success,
             allowed=tuple(record.allowed) if record.allowed is not None else None,
             error=error,
+            cause=cause,
+            domain=task.domain,
             timings_s=dict(record.timings_s),
         )
 
-    async def _episode(self, episode_id: str, task: Task, sampling: Sampling, record: _Record) -> tuple[Outcome, bool]:
+    async def _episode(self, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
         asked = time.perf_counter()
-        async with self._environments.lease(owner=episode_id) as environment:
-            record.timings_s["queue"] = time.perf_counter() - asked
-            return await self._turns(environment, episode_id, task, sampling, record)
+        try:
+            async with self._environments.lease(owner=plan.id, task=plan.task) as environment:
+                record.timings_s["queue"] = time.perf_counter() - asked
+                return await self._in_time(environment, plan, record)
+        finally:
+            await self._engine.release(plan.id)
 
-    async def _turns(
-        self, environment: Environment, episode_id: str, task: Task, sampling: Sampling, record: _Record
-    ) -> tuple[Outcome, bool]:
+    async def _in_time(self, environment: Environment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
+        """The turns under the episode's deadline; a deadline inside the lease leaves the sandbox time to go."""
+        limit_s = self._options.timeout_s
+        deadline = asyncio.timeout(None if math.isinf(limit_s) else limit_s)
+        try:
+            async with deadline:
+                return await self._turns(environment, plan, record)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            spent = ", ".join(f"{s:.1f} s in {where}" for where, s in record.timings_s.items() if where != "queue")
+            raise EpisodeTimeout(
+                f"{plan.task.id} was not over after {limit_s:g} s (`rollout.episode_timeout_s`), in turn"
+                f" {len(record.turns) + 1}: {spent or 'nothing was answered'}"
+            ) from None
+
+    async def _turns(self, environment: Environment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
         options = self._options
         with record.timed("environment"):
-            observation, info = await environment.reset(options=task.options)
+            observation, info = await environment.reset(options=plan.task.options)
         record.observe(self._renderer.first(observation))
         for turn in count():
             if len(record.tokens) + options.max_action_tokens > options.max_length:
                 return Outcome.TRUNCATED, False
             with record.timed("generate"):
-                generation = await self._engine.generate(self._request(episode_id, turn, record, sampling, info))
+                generation = await self._generate(self._request(plan, turn, record, info))
             start = len(record.tokens)
             record.act(generation)
-            if generation.finish_reason == "abort":
-                return Outcome.ABORTED, False
             command = self._renderer.action_text(generation.token_ids)
-            state, progress = str(info.get("state_hash", "")), float(info.get("progress", 0.0))
+            before = info
             with record.timed("environment"):
-                if options.step_latency_s:
-                    await asyncio.sleep(options.step_latency_s)
                 observation, reward, terminated, truncated, info = await environment.step(command)
-            invalid = bool(info.get("invalid_action", False))
-            shaped = float(reward) - options.turn_penalty - options.invalid_action_penalty * invalid
-            shaped += options.progress_reward * (float(info.get("progress", 0.0)) - progress)
-            record.turns.append(Turn(start, len(record.tokens), shaped, not invalid, state, progress))
+            record.turns.append(self._turn(start, len(record.tokens), float(reward), before, info))
             if terminated:
                 return Outcome.COMPLETED, bool(info.get("won", reward > 0))
             if truncated:
@@ -183,16 +228,36 @@ class Player:
             record.observe(self._renderer.following(observation))
         raise AssertionError("an episode ends by terminating, truncating or filling the context")
 
-    def _request(
-        self, episode_id: str, turn: int, record: _Record, sampling: Sampling, info: Mapping[str, Any]
-    ) -> Request:
+    def _turn(self, start: int, end: int, reward: float, before: Mapping[str, Any], after: Mapping[str, Any]) -> Turn:
+        """What an action brought; `before` and `after` are what the environment told around it."""
+        if not math.isfinite(reward):
+            raise EnvError(f"a step returned the reward {reward}, which nothing can be learnt from")
+        options = self._options
+        invalid, progress = bool(after.get("invalid_action", False)), float(before.get("progress", 0.0))
+        reward -= options.turn_penalty + options.invalid_action_penalty * invalid
+        reward += options.progress_reward * (float(after.get("progress", 0.0)) - progress)
+        return Turn(start, end, reward, not invalid, str(before.get("state_hash", "")), progress)
+
+    async def _generate(self, request: Request) -> Generation:
+        """One action. A turn that new weights cut off (`rollout.in_flight: abort`) is played again from its start."""
+        for _ in range(REDOS + 1):
+            generation = await self._engine.generate(request)
+            if generation.finish_reason != "abort":
+                return generation
+        raise EngineError(
+            f"new weights cut request {request.id} off {REDOS + 1} times in a row, for they come faster than its"
+            " tokens; `rollout.in_flight: recompute` lets it go on"
+        )
+
+    def _request(self, plan: _Plan, turn: int, record: _Record, info: Mapping[str, Any]) -> Request:
         choices = None
         if self._options.constrained:
             said = map(self._say, info["admissible_commands"])
             choices = [ids for ids in said if ids is not None]
+        sampling = plan.sampling
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + turn)
-        return Request(f"{episode_id}/{turn}", episode_id, tuple(record.tokens), sampling, choices)
+        return Request(f"{plan.id}/{turn}", plan.id, tuple(record.tokens), sampling, choices, plan.engine)
 
     def _words_of(self, command: str) -> list[int] | None:
         """Tokens of a command; None when it has a word that the policy's vocabulary lacks, so it is no choice."""

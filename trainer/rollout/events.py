@@ -1,7 +1,8 @@
 """What a scheduler says has happened: one list that the shell carries out, the ledger records and tests balance.
 
-Every episode that is `Started` ends in exactly one of `Kept`, `Failed`, `Aborted` or `Surplus`; a kept
-one's group ends in exactly one `BatchTaken`, `GroupRequeued`, `GroupFiltered` or `GroupDropped`.
+Every episode that is `Started` ends in exactly one of `Kept`, `Failed` or `Aborted`; a kept one's group ends in
+exactly one `BatchTaken`, `GroupRequeued`, `GroupFiltered` or `GroupDropped`. `Surplus` ends nothing: it says that
+an episode which had been aborted finished all the same.
 """
 
 from __future__ import annotations

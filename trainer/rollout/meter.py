@@ -1,47 +1,78 @@
-"""Where rollout time goes: idle fractions and throughput between two batches."""
+"""Where rollout time goes, and what was lost: idle fractions, throughput and faults between two batches."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rocknroll.trainer.trajectory import Group
+
+SIDES = ("engine", "environments", "learner")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Counters since the start of the run."""
+
+    slot_busy_s: float
+    """Slot-seconds spent in episodes."""
+    engine: Mapping[str, float] = field(default_factory=dict)
+    """See `Engine.metrics`."""
+    environment_busy_s: float = 0.0
+    """Sandbox-seconds spent in steps and resets, of lost and cancelled episodes, too."""
+    faults: Mapping[str, float] = field(default_factory=dict)
+    """Losses and the like by cause."""
 
 
 class Meter:
     """Differences of running counters from one batch to the next."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, engines: int = 1) -> None:
         self._slots = slots
+        self._engines = engines
         self._time = time.perf_counter()
-        self._engine: Mapping[str, float] = {}
-        self._slot_busy_s = 0.0
+        self._last = Reading(0.0)
 
-    def read(
-        self, groups: Sequence[Group], engine: Mapping[str, float], slot_busy_s: float, waited_s: float
-    ) -> dict[str, float]:
+    def read(self, groups: Sequence[Group], now: Reading, waited_s: float) -> dict[str, float]:
         """Metrics of the interval since the last call.
 
         Args:
             groups: the batch that closes the interval.
-            engine: the engine's counters since its start.
-            slot_busy_s: slot-seconds spent in episodes since the start.
+            now: the counters.
             waited_s: how long the learner waited for this batch.
         """
-        now = time.perf_counter()
-        wall_s = max(now - self._time, 1e-9)
-        spent = {key: value - self._engine.get(key, 0.0) for key, value in engine.items()}
-        busy_share = (slot_busy_s - self._slot_busy_s) / (wall_s * self._slots)
-        self._time, self._engine, self._slot_busy_s = now, dict(engine), slot_busy_s
-        episodes = [t for group in groups for t in group.trajectories]
-        environment_s = sum(t.timings_s.get("environment", 0.0) for t in episodes)
+        time_s = time.perf_counter()
+        wall_s = max(time_s - self._time, 1e-9)
+        last, self._time, self._last = self._last, time_s, now
+        spent = _differences(last.engine, now.engine)
+        slots_s = wall_s * self._slots
+        episodes = sum(len(group.trajectories) for group in groups)
+        faults = {f"faults/{cause}": count for cause, count in _differences(last.faults, now.faults).items()}
         return {
-            "idle/engine": 1.0 - min(1.0, spent.get("busy_s", 0.0) / wall_s),
-            "idle/environments": 1.0 - min(1.0, environment_s / (wall_s * self._slots)),
-            "idle/slots": 1.0 - min(1.0, busy_share),
+            "idle/engine": 1.0 - min(1.0, spent.get("busy_s", 0.0) / (wall_s * self._engines)),
+            "idle/environments": 1.0 - min(1.0, (now.environment_busy_s - last.environment_busy_s) / slots_s),
+            "idle/slots": 1.0 - min(1.0, (now.slot_busy_s - last.slot_busy_s) / slots_s),
             "idle/learner": min(1.0, waited_s / wall_s),
             "rollout/tokens_per_s": spent.get("tokens_generated", 0.0) / wall_s,
             "rollout/reused_tokens": spent.get("tokens_reused", 0.0),
             "rollout/prefilled_tokens": spent.get("tokens_prefilled", 0.0),
-            "rollout/episodes_per_min": 60.0 * len(episodes) / wall_s,
+            "rollout/episodes_per_min": 60.0 * episodes / wall_s,
+            **faults,
         }
+
+
+def bottleneck(metrics: Mapping[str, float]) -> str:
+    """Which side of the run is busiest, and how busy: `engine (83% busy)`; empty where the metrics do not say.
+
+    The others wait for it, so it is the one that more cores, sandboxes or slots would help.
+    """
+    busy = {side: 1.0 - metrics[f"idle/{side}"] for side in SIDES if f"idle/{side}" in metrics}
+    if not busy:
+        return ""
+    side = max(busy, key=busy.__getitem__)
+    return f"{side} ({busy[side]:.0%} busy)"
+
+
+def _differences(last: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - last.get(name, 0.0) for name, value in now.items()}

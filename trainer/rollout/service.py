@@ -2,7 +2,9 @@
 
 Small models spend their time in Python, so engine and learner only overlap when they share no
 interpreter lock. The learner talks to this process over one pipe, one call at a time; weights travel
-as a safetensors file. The process ends when the pipe closes, so a killed learner leaves nothing.
+as a safetensors file. A batch lies in its file before the learner gets it, and the ledger has every
+finished episode, so both sides may be killed at any moment. The process ends when the pipe closes,
+whatever it is doing, so a killed learner leaves nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import multiprocessing as mp
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -21,11 +23,20 @@ from typing import Any
 
 from rocknroll.envs.text import Task
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout.batch_files import BatchFiles
+from rocknroll.trainer.rollout.ledger import Ledger
+from rocknroll.trainer.rollout.ledger_file import LedgerError
 from rocknroll.trainer.rollout.loop import RolloutFailed
+from rocknroll.trainer.run_folder import RunFolder
+from rocknroll.trainer.storage import StorageError
 from rocknroll.trainer.trajectory import Group, Trajectory
 
 STOP_TIMEOUT_S = 20.0
 """How long a stopping process may take to reclaim its sandboxes before it is killed."""
+
+
+ERRORS = {error.__name__: error for error in (RolloutFailed, StorageError, LedgerError)}
+"""What the learner's end raises as what it was on the other side; anything else becomes RolloutFailed."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class RolloutBatch:
 
     groups: tuple[Group, ...]
     metrics: dict[str, float]
+    """`batch/replayed` is 1 for a batch that was handed out before and is read from its file."""
     outcomes: dict[str, int]
     """Episodes since the start by outcome, infrastructure errors also by cause."""
 
@@ -41,14 +53,17 @@ class RolloutBatch:
 class RolloutService:
     """The learner's end: starts the process and calls it. Not thread-safe.
 
-    Every call raises RolloutFailed when the process failed or died.
+    With a run folder the run that is there is gone on with; without one nothing is written. Every call raises
+    RolloutFailed when the process failed or died, and what its files are to blame for as StorageError or LedgerError.
     """
 
-    def __init__(self, recipe: Recipe, model_folder: Path, *, concurrency: int | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
+    ) -> None:
         context = mp.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, recipe, model_folder, concurrency), name="rollout", daemon=False
+            target=_serve, args=(theirs, recipe, model_folder, run_folder, concurrency), name="rollout", daemon=False
         )
         self._process.start()
         theirs.close()
@@ -63,10 +78,18 @@ class RolloutService:
         """Wait until the model is loaded and the first sandbox plays."""
         self._call("ready")
 
-    def next_batch(self) -> RolloutBatch:
-        """The next batch of groups; blocks until it is complete."""
-        batch: RolloutBatch = self._call("next_batch")
+    def next_batch(self, version: int) -> RolloutBatch:
+        """The groups that policy `version` trains on; blocks until they are complete.
+
+        A batch that was handed out before, to a learner that was killed, is the same again.
+        """
+        batch: RolloutBatch = self._call("next_batch", version)
         return batch
+
+    def ready_groups(self, version: int, seen: int) -> Sequence[Group]:
+        """Complete groups of the batch for `version` beyond the first `seen`; blocks until there is one."""
+        groups: Sequence[Group] = self._call("ready_groups", version, seen)
+        return groups
 
     def publish(self, version: int, weights: Path) -> None:
         """Swap the engine's weights for those in `weights` (safetensors)."""
@@ -79,22 +102,13 @@ class RolloutService:
         trajectories: list[Trajectory] = self._call("evaluate", list(tasks), temperature, progress=progress)
         return trajectories
 
-    def state_dict(self) -> dict[str, Any]:
-        """The scheduler's cursor, as of the batches handed out so far."""
-        state: dict[str, Any] = self._call("state_dict")
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the cursor; before the first batch only."""
-        self._call("load_state_dict", dict(state))
-
     def sandbox_pids(self) -> list[int]:
         """Process ids of the live sandboxes (fault injection, doctor)."""
         pids: list[int] = self._call("sandbox_pids")
         return pids
 
     def stop(self) -> None:
-        """End the process and its sandboxes; safe to call twice and after a failure."""
+        """End the process and its sandboxes, whatever it is doing; safe to call twice and after a failure."""
         if self._process.is_alive():
             with suppress(OSError):  # it is gone already, which is what stop is for
                 self._connection.send(("stop", ()))
@@ -114,22 +128,26 @@ class RolloutService:
                     if progress is not None:
                         progress(*payload)
                 elif kind == "error":
-                    raise RolloutFailed(payload[0])
+                    name, text = payload
+                    raise ERRORS.get(name, RolloutFailed)(text)
                 else:
                     return payload[0]
         except (EOFError, BrokenPipeError, ConnectionResetError) as failure:
             self._process.join(1.0)
             raise RolloutFailed(
                 f"the rollout process died (exit code {self._process.exitcode}) during {method}; "
-                "its last words are above. `roll train --resume` goes on from the last checkpoint."
+                "its last words are above."
             ) from failure
 
 
-def _serve(connection: Connection, recipe: Recipe, model_folder: Path, concurrency: int | None) -> None:
+def _serve(
+    connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None, concurrency: int | None
+) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the learner decides
+    folder = None if run_folder is None else RunFolder(run_folder)
     try:
-        asyncio.run(_Server(connection, recipe, model_folder, concurrency).run())
+        asyncio.run(_Server(connection, recipe, model_folder, folder, concurrency or recipe.sandbox.count).run())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the learner is gone
     finally:
@@ -139,61 +157,98 @@ def _serve(connection: Connection, recipe: Recipe, model_folder: Path, concurren
 class _Server:
     """The process's end: builds the rollout side and answers calls in order."""
 
-    def __init__(self, connection: Connection, recipe: Recipe, model_folder: Path, concurrency: int | None) -> None:
+    def __init__(
+        self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None, concurrency: int
+    ) -> None:
         self._connection = connection
         self._recipe = recipe
         self._model_folder = model_folder
-        self._concurrency = concurrency or recipe.sandbox.count
+        self._folder = folder
+        self._concurrency = concurrency
+        self._calls: asyncio.Queue[tuple[str, tuple[Any, ...]]] = asyncio.Queue()
 
     async def run(self) -> None:
-        from rocknroll.trainer.rollout.assembly import assemble
+        """Answer until the learner says stop or is gone, which ends any call at once."""
+        answering = asyncio.create_task(self._answer_calls())
+        asyncio.get_running_loop().add_reader(self._connection.fileno(), self._read, answering)
+        with suppress(asyncio.CancelledError):
+            await answering
 
-        calls: asyncio.Queue[tuple[str, tuple[Any, ...]] | None] = asyncio.Queue()
-        asyncio.get_running_loop().add_reader(self._connection.fileno(), self._read, calls)
-        try:
-            async with assemble(self._recipe, self._model_folder, self._concurrency) as self._parts:
-                while (call := await calls.get()) is not None and call[0] != "stop":
-                    await self._answer(*call)
-        except Exception as failure:
-            self._connection.send(("error", f"{type(failure).__name__}: {failure}"))
-            raise
-
-    def _read(self, calls: asyncio.Queue[tuple[str, tuple[Any, ...]] | None]) -> None:
+    def _read(self, answering: asyncio.Task[None]) -> None:
         try:
             while self._connection.poll():
-                calls.put_nowait(self._connection.recv())
+                call = self._connection.recv()
+                if call[0] == "stop":
+                    raise EOFError
+                self._calls.put_nowait(call)
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
-            calls.put_nowait(None)
+            answering.cancel()
+
+    async def _answer_calls(self) -> None:
+        from rocknroll.trainer.rollout.assembly import assemble
+
+        try:
+            with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
+                async with assemble(self._recipe, self._model_folder, self._concurrency, ledger) as self._parts:
+                    self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
+                    self._go_on(ledger)
+                    while True:
+                        await self._answer(*await self._calls.get())
+        except Exception as failure:
+            self._connection.send(("error", type(failure).__name__, _in_words(failure)))
+            raise
+
+    def _go_on(self, ledger: Ledger) -> None:
+        """Take up the run that is in the folder, if there is one."""
+        self._files.recover()
+        restored = ledger.restore()
+        if restored is not None:
+            self._parts.scheduler.load_state_dict(restored.state, restored.trajectories)
 
     async def _answer(self, method: str, args: tuple[Any, ...]) -> None:
         try:
             result = await getattr(self, f"_do_{method}")(*args)
-        except RolloutFailed as failure:
-            self._connection.send(("error", str(failure)))
+        except tuple(ERRORS.values()) as failure:
+            self._connection.send(("error", type(failure).__name__, str(failure)))
         else:
             self._connection.send(("result", result))
 
     async def _do_ready(self) -> None:
-        await (await self._parts.fleet.lease(owner="readiness")).release()
+        await self._parts.ready()
 
-    async def _do_next_batch(self) -> RolloutBatch:
+    async def _do_next_batch(self, version: int) -> RolloutBatch:
+        await self._go_back_to(version)
+        outcomes = dict(self._parts.loop.outcomes)
+        if self._files.taken(version):
+            return RolloutBatch(self._files.read(version), {"batch/replayed": 1.0}, outcomes)
         asked = time.perf_counter()
-        parts = self._parts
-        groups = await parts.loop.next_batch()
+        batch = await self._parts.loop.next_batch(version)
         waited_s = time.perf_counter() - asked
-        metrics = parts.meter.read(groups, parts.engine.metrics(), parts.loop.slot_busy_s(), waited_s)
-        counts = {f"groups/{where}": float(n) for where, n in parts.scheduler.counts().items()}
-        return RolloutBatch(groups, metrics | counts, dict(parts.loop.outcomes))
+        await asyncio.to_thread(self._files.write, batch.index, batch.groups)
+        self._files.known_good(batch.index)
+        metrics = self._parts.metrics(batch.groups, waited_s) | {"batch/replayed": 0.0}
+        return RolloutBatch(batch.groups, metrics, dict(self._parts.loop.outcomes))
+
+    async def _do_ready_groups(self, version: int, seen: int) -> Sequence[Group]:
+        await self._go_back_to(version)
+        if self._files.taken(version):
+            return self._files.read(version)[seen:]
+        return await self._parts.loop.ready_groups(version, seen)
 
     async def _do_publish(self, version: int, weights: str) -> None:
         from safetensors.torch import load_file
 
         engine = self._parts.engine
         await engine.suspend()
-        await engine.update_weights(load_file(weights), version)
+        await engine.update_weights(load_file(weights), version, self._recipe.rollout.in_flight)
         await engine.resume()
         await self._parts.loop.on_version(version)
+
+    async def _go_back_to(self, version: int) -> None:
+        """A restored scheduler may be ahead of a learner that begins again at version 0, which publishes nothing."""
+        if self._parts.scheduler.version > version:
+            await self._parts.loop.on_version(version)
 
     async def _do_evaluate(self, tasks: list[Task], temperature: float) -> list[Trajectory]:
         def tell(done: int) -> None:
@@ -201,11 +256,9 @@ class _Server:
 
         return await self._parts.loop.evaluate(tasks, temperature, tell)
 
-    async def _do_state_dict(self) -> dict[str, Any]:
-        return self._parts.scheduler.state_dict()
-
-    async def _do_load_state_dict(self, state: dict[str, Any]) -> None:
-        self._parts.scheduler.load_state_dict(state)
-
     async def _do_sandbox_pids(self) -> list[int]:
-        return [row["pid"] for row in self._parts.fleet.snapshot() if row["pid"] is not None]
+        return self._parts.sandbox_pids()
+
+
+def _in_words(failure: Exception) -> str:
+    return str(failure) if type(failure).__name__ in ERRORS else f"{type(failure).__name__}: {failure}"

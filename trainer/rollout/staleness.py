@@ -1,11 +1,11 @@
-"""How far ahead of the learner rollouts may run.
+"""How far ahead of the learner rollouts may run, and which groups can still be trained on in time.
 
-Staleness of a trajectory = version that consumes it − version of its oldest token, queue time
-included. It is bounded by *admission*: at policy version n at most (n + 1 + α)·N groups have been
-admitted, N groups making one batch. So at most (1 + α)·N are open at once, and a batch that leaves
-behind only what later batches can still take in time never has to throw work away: nothing is
-discarded for being old, and slow tasks are not starved.
-Source: ROLL Flash (arXiv 2510.11345), the asynchronous ratio α, here without its aborts.
+Batch k is what policy version k trains on. Staleness of a trajectory = k − version of its oldest token,
+queue time included; a group whose oldest token is of version s is *due* at s + ⌈α⌉. Two rules bound it.
+*Admission*: at version n at most ⌊(n + 1 + α)·N⌋ groups were admitted, N groups making one batch.
+*Earliest deadline first*: batches k…d hold N·(d − k + 1) groups; once the groups that are certain to take
+them fill all of these places, no other group due by d can be trained on in time, so it loses now.
+Source: ROLL Flash (arXiv 2510.11345) for the asynchronous ratio α; the exact time of the abort is ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pacing:
-    """Admission rule for batches of `num_groups` groups at asynchronous ratio `async_ratio`."""
+    """The rules for batches of `num_groups` groups at asynchronous ratio `async_ratio`."""
 
     num_groups: int
     async_ratio: float
@@ -37,13 +37,41 @@ class Pacing:
         """Groups that may have been admitted since the start of the run while `version` is current."""
         return math.floor((version + 1 + self.async_ratio) * self.num_groups + 1e-9)
 
-    def may_wait(self, starts: Sequence[int], version: int) -> bool:
-        """True if groups that began at the versions `starts` can all wait for batches after `version`.
+    def front(self, version: int, batch: int) -> int:
+        """First version from `version` on at which an episode may start while `batch` is being collected.
 
-        Earliest-deadline-first feasibility: a group that began at v is due at v + bound, and the
-        batches up to a deadline d hold N·(d − version) groups.
+        A synchronous run starts nothing for a batch before its version is there; an asynchronous one starts
+        nothing while the learner, set back to a checkpoint, trains on batches that were taken already.
         """
-        return all(
-            sum(start + self.bound <= deadline for start in starts) <= self.num_groups * (deadline - version)
-            for deadline in range(version, version + self.bound)
+        return max(version, batch - min(self.bound, 1))
+
+    def places(self, version: int, batch: int) -> int:
+        """Groups that may be admitted and not yet taken; never more than ⌊(1 + α)·N⌋."""
+        return self.quota(self.front(version, batch)) - batch * self.num_groups
+
+    def closed(self, certain: Sequence[int], version: int, batch: int) -> int:
+        """The last version d such that no other group due by d can be trained on in time.
+
+        `certain`: when the groups are due that are complete or whose place is reserved.
+        """
+        last = self.front(version, batch) + self.bound
+        if len(certain) >= self.places(version, batch):
+            return last
+        full = (d for d in range(last, batch - 1, -1) if sum(due <= d for due in certain) >= self._capacity(batch, d))
+        return next(full, batch - 1)
+
+    def must_wait(self, unfinished: Sequence[int], left: Sequence[int], batch: int) -> bool:
+        """True if `batch` has to wait for an unfinished group with a reserved place.
+
+        `unfinished`: when the groups with a reserved place are due; `left`: the same of the complete groups
+        that this batch would leave behind. It waits if they cannot all be trained on after it.
+        """
+        everyone = (*unfinished, *left)
+        return any(
+            any(due <= d for due in unfinished) and sum(due <= d for due in everyone) > self._capacity(batch + 1, d)
+            for d in set(everyone)
         )
+
+    def _capacity(self, first: int, last: int) -> int:
+        """Groups that the batches from `first` to `last` hold."""
+        return self.num_groups * max(0, last - first + 1)
