@@ -42,7 +42,7 @@ class _CountingEnv:
         return "", 0.0, False, False, {}
 
 
-async def play(barrier: TurnBarrier, owner: str, steps: int, pause: int = 0) -> None:
+async def play(barrier: TurnBarrier, owner: str, steps: int, pause: int = 3) -> None:
     async with barrier.lease(owner, TASK) as environment:
         for step in range(steps):
             for _ in range(pause):
@@ -52,25 +52,14 @@ async def play(barrier: TurnBarrier, owner: str, steps: int, pause: int = 0) -> 
 
 async def test_no_step_begins_before_the_slowest_has_its_action() -> None:
     inner = Counting()
-    barrier = TurnBarrier(inner, 3)
+    barrier = TurnBarrier(inner)
     await asyncio.gather(play(barrier, "a", 3), play(barrier, "b", 3, pause=5), play(barrier, "c", 3, pause=20))
     assert [sorted(inner.log[i : i + 3]) for i in (0, 3, 6)] == [[f"{o}{i}" for o in "abc"] for i in range(3)]
 
 
-async def test_the_first_step_waits_for_the_whole_batch_to_start() -> None:
-    inner = Counting()
-    barrier = TurnBarrier(inner, 2)
-    early = asyncio.create_task(play(barrier, "a", 1))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert inner.log == []
-    await asyncio.gather(early, play(barrier, "b", 1))
-    assert sorted(inner.log) == ["a0", "b0"]
-
-
 async def test_an_episode_that_is_over_or_cancelled_holds_nobody_up() -> None:
     inner = Counting()
-    barrier = TurnBarrier(inner, 3)
+    barrier = TurnBarrier(inner)
     stuck = asyncio.create_task(play(barrier, "c", 9, pause=10**9))
     short, long = asyncio.create_task(play(barrier, "a", 1)), asyncio.create_task(play(barrier, "b", 4))
     for _ in range(20):
@@ -79,11 +68,3 @@ async def test_an_episode_that_is_over_or_cancelled_holds_nobody_up() -> None:
     stuck.cancel()
     await asyncio.wait_for(asyncio.gather(short, long), 5)
     assert [entry for entry in inner.log if entry[0] == "b"] == ["b0", "b1", "b2", "b3"]
-
-
-async def test_the_next_batch_has_a_barrier_of_its_own() -> None:
-    inner = Counting()
-    barrier = TurnBarrier(inner, 2)
-    for _ in range(2):
-        await asyncio.gather(play(barrier, "a", 2), play(barrier, "b", 2, pause=3))
-    assert [sorted(inner.log[i : i + 2]) for i in (0, 2, 4, 6)] == [["a0", "b0"], ["a1", "b1"]] * 2

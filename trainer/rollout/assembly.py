@@ -17,6 +17,7 @@ from rocknroll.trainer.engines.base import Engine
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
+from rocknroll.trainer.rollout.barrier import TurnBarrier
 from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.faults import FailureWindow
@@ -109,9 +110,10 @@ async def assemble(
             wait_s=recipe.rollout.episode_timeout_s,
             faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
         )
+        played_in = TurnBarrier(environments) if recipe.rollout.turn_barrier else environments
         options = play_options(recipe, max_length)
         players = {
-            name: Player(environments, engine, renderer, options)
+            name: Player(played_in, engine, renderer, options)
             for name, renderer in domains.renderers(tokenizer).items()
         }
         loop = RolloutLoop(

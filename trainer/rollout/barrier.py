@@ -1,7 +1,7 @@
 """The turn barrier of batch-level rollouts, as a baseline that asynchronous ones can be measured against.
 
-All episodes of a batch step together: no step begins before every environment that still plays has its
-action, so each turn takes as long as the slowest. The barrier closes when the whole batch has started.
+All episodes under way step together: no step begins before every environment that still plays has its
+action, so each turn takes as long as the slowest.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from rocknroll.trainer.rollout.episode import Environment, Environments
 
 
 class TurnBarrier:
-    """`Environments` around others, in batches of `size` episodes."""
+    """`Environments` around others."""
 
-    def __init__(self, inner: Environments, size: int) -> None:
+    def __init__(self, inner: Environments) -> None:
         self._inner = inner
-        self._size = size
-        self._started = 0
-        """Episodes of this batch so far; those that replace lost ones count, too."""
         self._open = 0
+        """Episodes under way."""
         self._waiting: list[asyncio.Future[None]] = []
 
     @asynccontextmanager
@@ -34,14 +32,11 @@ class TurnBarrier:
             SandboxError: no sandbox can be had.
         """
         async with self._inner.lease(owner, task) as environment:
-            self._started += 1
             self._open += 1
             try:
                 yield _Together(environment, self)
             finally:
                 self._open -= 1
-                if not self._open and self._started >= self._size:
-                    self._started = 0
                 self._pass()
 
     async def arrive(self) -> None:
@@ -56,7 +51,7 @@ class TurnBarrier:
                 self._waiting.remove(turn)
 
     def _pass(self) -> None:
-        if self._started >= self._size and len(self._waiting) >= self._open:
+        if len(self._waiting) >= self._open:
             for turn in self._waiting:
                 if not turn.done():
                     turn.set_result(None)
