@@ -55,6 +55,15 @@ def test_by_default_a_group_that_would_grow_too_old_is_waited_for() -> None:
     assert taken(scheduler) == ["g0"]
 
 
+def test_an_asynchronous_run_starts_what_it_admitted_while_the_learner_trains() -> None:
+    scheduler = make(num_groups=1, async_ratio=1.0)
+    first, second, third = (scheduler.next_episode() for _ in range(3))
+    assert first is not None and second is not None and third is not None
+    finish(scheduler, [first, second])
+    assert taken(scheduler) == ["g0"]
+    assert [episode.id for episode in start_all(scheduler)] == ["g1.1.0"]
+
+
 def test_a_batch_carries_the_version_that_trains_on_it() -> None:
     scheduler = make(async_ratio=1.0)
     finish(scheduler, start_all(scheduler))
@@ -114,7 +123,7 @@ def test_the_other_members_of_a_dropped_group_are_cut_off() -> None:
 
 
 def test_a_spare_member_makes_up_for_a_lost_one() -> None:
-    scheduler = make(num_groups=1, group_size=2, extra_members=1, infra_retries=0)
+    scheduler = make(num_groups=1, group_size=2, extra_members=1)
     first, second, third = start_all(scheduler)
     lose(scheduler, first)
     assert scheduler.next_episode() is None, "two are still under way, and two are needed"
