@@ -50,8 +50,10 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
 
 
 def numbers(tree: ast.AST) -> list[ast.Constant]:
+    """In the order of the source."""
     constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return [node for node in constants if isinstance(node.value, int | float) and not isinstance(node.value, bool)]
+    found = [node for node in constants if isinstance(node.value, int | float) and not isinstance(node.value, bool)]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
