@@ -199,6 +199,9 @@ class EngineSection(Section):
     max_length: PositiveInt = 4096
     """Tokens of context held for one trajectory; never more than the model's own limit."""
     threads: PositiveInt = 1
+    bit_exact: Literal["auto"] | bool = "auto"
+    """Compute so that tokens and log-probabilities are the same bit for bit whatever else is computed, which
+    costs about a seventh of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
 
 
 class LearnerSection(Section):
@@ -277,6 +280,11 @@ class Recipe(Section):
                 f"`learner.minibatches` ({learner.minibatches}) must not exceed `rollout.num_groups`"
                 f" ({rollout.num_groups}), because a group is never split between minibatches"
             )
+        if self.engine.bit_exact is True and self.engine.threads > 1:
+            raise ValueError(
+                "`engine.bit_exact` needs `engine.threads` to be 1, because several threads cut sums at places that"
+                " depend on what else is computed"
+            )
         self._check_rollout()
         self._check_cores()
         for env in (self.env, *(domain.env for domain in self.domains.values())):
@@ -289,6 +297,12 @@ class Recipe(Section):
         if not self.eval.splits:
             raise ValueError("`eval.splits` must name at least one split, for example [unseen]")
         return self
+
+    @property
+    def bit_exact(self) -> bool:
+        """Whether the engine computes bit-exactly, `auto` resolved."""
+        asked = self.engine.bit_exact
+        return self.rollout.async_ratio == 0 and self.engine.threads == 1 if asked == "auto" else asked
 
     def _check_rollout(self) -> None:
         rollout = self.rollout
