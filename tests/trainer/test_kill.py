@@ -39,8 +39,8 @@ RECIPE = {
     },
     "policy": {"tiny": {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 16}},
     "warmstart": {"games": 12, "epochs": 1},
-    "sandbox": {"count": 4},
-    "engine": {"slots": 4},
+    "sandbox": {"count": 6},
+    "engine": {"slots": 6},
     # Without a reward for progress so short a warm start would leave nothing to learn from.
     "rollout": {"num_groups": 3, "group_size": 2, "constrained": True, "progress_reward": 1.0, "temperature": 1.3},
     "learner": {"iterations": ITERATIONS, "objective": "grpo", "advantage": "grpo", "entropy_coef": 0.01},
