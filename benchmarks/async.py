@@ -90,10 +90,11 @@ def trained_per_s(settings: Recipe, policy: Path, folder: Path) -> float:
     service = RolloutService(settings, policy)
     try:
         service.ready()
+        stream = ServiceStream(service, folder / "weights.safetensors")
         learner = Learner(
             model=model,
             tokenizer=tokenizer,
-            stream=ServiceStream(service, folder / "weights.safetensors"),
+            stream=stream,
             section=settings.learner,
             run_dir=folder,
             report_to=settings.report_to,
@@ -101,6 +102,8 @@ def trained_per_s(settings: Recipe, policy: Path, folder: Path) -> float:
             on_iteration=lambda row: times.append(time.perf_counter()),
         )
         learner.learn()
+        if stream.failure is not None:
+            raise stream.failure
     finally:
         service.stop()
     return (len(times) - 1) * NUM_GROUPS * GROUP_SIZE / (times[-1] - times[0])
@@ -163,7 +166,7 @@ def main() -> int:
     base = recipe("sync", 10.0, arguments.scale, iterations)
     family = make_family("alfworld", base.env.config)
     family.prepare()
-    policy = prepare_policy(base, family, lambda phase, done, total: None)
+    policy = prepare_policy(base, [family], lambda phase, done, total: None)
     bench = Bench(policy, arguments.scale, iterations)
     faults = {"hang_rate": 0.001, "slow_fraction": 0.05, "slow_factor": 5.0}
     for _ in range(rounds):
