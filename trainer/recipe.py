@@ -266,7 +266,7 @@ class Recipe(Section):
     seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
     domains: dict[str, DomainSection] = Field(default_factory=dict)
-    """Several environments in one run, by a name of their own, in place of `env` (docs/domains.md)."""
+    """Several environments in one run, by a name of their own, in place of `env` (docs/parts/domains.md)."""
     reward: RewardSection = RewardSection()
     policy: PolicySection = PolicySection()
     warmstart: WarmstartSection = WarmstartSection()
