@@ -112,6 +112,9 @@ class SandboxSection(Section):
     count: PositiveInt = 32
     """Sandboxes kept ready; one environment, one lease and one trajectory each."""
     step_timeout_s: PositiveFloat = 30.0
+    """A step that takes longer counts as hung: the episode is lost and the sandbox replaced, ..."""
+    reset_timeout_s: PositiveFloat | None = None
+    """... and so does a reset, for which it is `step_timeout_s` unless given."""
     lease_s: PositiveFloat = 60.0
     cores: Cores = None
 
