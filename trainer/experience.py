@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rocknroll.trainer.batch_metrics import behaviour, staleness
+from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
 from rocknroll.trainer.objectives.advantages import ADVANTAGES
 from rocknroll.trainer.objectives.aggregate import token_weights
 from rocknroll.trainer.recipe import LearnerSection
@@ -95,7 +95,13 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
         trajectories=trajectories,
         advantages=advantages,
         minibatches=_minibatches(section, counts, needed & (counts > 0), version=version, seed=seed),
-        metrics={**batch.metrics, **composition, **behaviour(trajectories), **staleness(trajectories, version)},
+        metrics={
+            **batch.metrics,
+            **composition,
+            **behaviour(trajectories),
+            **rounds(batch.groups),
+            **staleness(trajectories, version),
+        },
     )
 
 
