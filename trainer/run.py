@@ -6,6 +6,7 @@ interrupts a run, what it leaves behind is a folder that `resume` goes on from.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -135,6 +136,8 @@ class _Run:
             temperature=recipe.rollout.temperature,
             checkpoint_every=recipe.checkpoint_every,
             on_iteration=self._on_iteration,
+            num_groups=recipe.rollout.num_groups,
+            max_staleness=math.ceil(recipe.rollout.async_ratio),
         )
         self._evaluate("before RL", 0)
         self._ui.phase("learning")
