@@ -90,7 +90,7 @@ def main() -> int:
     settings = {ratio: recipe(ratio, arguments.latency_s, iterations) for ratio in (0.0, 1.0)}
     family = make_family("alfworld", settings[0.0].env.config)
     family.prepare()
-    policy = prepare_policy(settings[0.0], family, lambda phase, done, total: None)
+    policy = prepare_policy(settings[0.0], [family], lambda phase, done, total: None)
     rates: dict[float, list[float]] = {0.0: [], 1.0: []}
     idle: dict[float, float] = {}
     for pair in range(pairs):

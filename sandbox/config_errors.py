@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+ANY_NAME = "NAME"
+"""Stands in a known key for a name that the writer chooses."""
 _NEAR = 0.6
 """How alike (difflib) a known key must be to be suggested."""
 _QUOTED = re.compile(r"'([^']*)'")
@@ -34,10 +36,12 @@ class Schema:
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every dotted key of a model, sections included."""
+    """Every dotted key of a model, sections included; the sections of a mapping go by `ANY_NAME`."""
     found: list[str] = []
     for name, info in model.model_fields.items():
         found.append(prefix + name)
+        if get_origin(info.annotation) is dict:
+            name += f".{ANY_NAME}"
         for part in (info.annotation, *get_args(info.annotation)):  # a section, or one that may be left out
             if isinstance(part, type) and issubclass(part, BaseModel):
                 found += known_keys(part, f"{prefix}{name}.")
@@ -54,6 +58,8 @@ def _sentence(error: ErrorDetails, schema: Schema, origin: Callable[[tuple[str, 
     key = schema.prefix + ".".join(loc)
     if error["type"] == "extra_forbidden":
         return f"{origin(loc)}: unknown key `{key}`. {_suggestion(key, schema)}"
+    if error["type"] == "missing":
+        return f"{origin(loc)}: `{key}` is missing."
     if error["type"] == "value_error":
         where = f"`{key.rstrip('.')}`: " if key else ""
         return f"{where}{error['msg'].removeprefix('Value error, ')}."
@@ -83,7 +89,7 @@ def _suggestion(key: str, schema: Schema) -> str:
     """The same name in another section, else the nearest key of this one; and what this section knows."""
     known = schema.keys()
     section, _, leaf = key.rpartition(".")
-    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    siblings = [name.rpartition(".")[2] for name in known if _is_in(section, name.rpartition(".")[0])]
     elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
     within = f"{section}." if section else ""
     likely = elsewhere or [within + near for near in nearest(leaf, siblings)]
@@ -94,6 +100,14 @@ def _suggestion(key: str, schema: Schema) -> str:
 def _nearest_choice(error: ErrorDetails) -> list[str]:
     """The choice that what was written is most like."""
     return nearest(str(error["input"]), _QUOTED.findall(error["ctx"]["expected"]))
+
+
+def _is_in(section: str, known: str) -> bool:
+    """Whether a section is the known one, whatever the writer called its parts."""
+    parts, pattern = section.split("."), known.split(".")
+    return len(parts) == len(pattern) and all(
+        place in (part, ANY_NAME) for part, place in zip(parts, pattern, strict=True)
+    )
 
 
 def nearest(word: str, known: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rocknroll.trainer.batch_metrics import behaviour, staleness
+from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
 from rocknroll.trainer.objectives.advantages import advantages
 from rocknroll.trainer.objectives.aggregate import base_weights, normaliser
 from rocknroll.trainer.recipe import LearnerSection
@@ -111,7 +111,13 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
         trajectories=trajectories,
         advantages=values,
         minibatches=_minibatches(section, places, counts, needed & (counts > 0), seed=[seed, version]),
-        metrics={**batch.metrics, **composition, **behaviour(trajectories), **staleness(trajectories, version)},
+        metrics={
+            **batch.metrics,
+            **composition,
+            **behaviour(trajectories),
+            **rounds(batch.groups),
+            **staleness(trajectories, version),
+        },
     )
 
 

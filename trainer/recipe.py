@@ -6,6 +6,8 @@ Unknown keys are refused; the loader names the nearest known one.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -16,10 +18,14 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
     model_validator,
 )
 
 from rocknroll.trainer.objectives.catalogue import OBJECTIVES, USES_PROXIMAL, WHOLE_BATCH_ADVANTAGES, RatioLevel
+from rocknroll.trainer.ratio import Ratio, bends, check_ratio, weight_at
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Cores = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None
@@ -57,8 +63,9 @@ class EnvSection(Section):
     faults: FaultsSection = FaultsSection()
 
 
-Ratio = PositiveFloat | tuple[tuple[NonNegativeInt, NonNegativeFloat], ...]
-"""A weight, or points (iteration, weight) between which it is interpolated."""
+DOMAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+LONGEST_DOMAIN_NAME = 40
+"""Sandboxes are called after their domain, and their names may be no longer."""
 
 
 class DomainSection(Section):
@@ -69,6 +76,13 @@ class DomainSection(Section):
     """Share of the groups, relative to the other domains; `[[0, 1.0], [50, 0.2]]` makes it a curriculum."""
     sandboxes: PositiveInt | None = None
     """Sandboxes kept ready for it; `sandbox.count` unless given."""
+
+    _ratio_makes_sense = field_validator("ratio", mode="before")(check_ratio)
+
+    @property
+    def trained_on(self) -> bool:
+        """Whether there is an iteration with a weight above 0; without one it is only evaluated."""
+        return any(weight_at(self.ratio, iteration) for iteration in bends(self.ratio))
 
 
 class TinyModel(Section):
@@ -98,6 +112,7 @@ class WarmstartSection(Section):
 
     enabled: bool = True
     games: PositiveInt = 3000
+    """Expert episodes of each environment."""
     epochs: PositiveFloat = 3.0
     learning_rate: PositiveFloat = 3e-3
     batch_tokens: PositiveInt = 8192
@@ -311,7 +326,7 @@ class Recipe(Section):
     seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
     domains: dict[str, DomainSection] = Field(default_factory=dict)
-    """Several environments in one run, by a name of their own, in place of `env`."""
+    """Several environments in one run, by a name of their own, in place of `env` (docs/domains.md)."""
     reward: RewardSection = RewardSection()
     policy: PolicySection = PolicySection()
     warmstart: WarmstartSection = WarmstartSection()
@@ -324,6 +339,24 @@ class Recipe(Section):
     """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
     checkpoint_every: PositiveInt = 20
     output_dir: str = "runs"
+
+    @property
+    def sources(self) -> Mapping[str, DomainSection]:
+        """The environments of the run by domain, whichever way they are given; that of `env` has the name ""."""
+        return self.domains or {"": DomainSection(env=self.env)}
+
+    @property
+    def environments(self) -> str:
+        """What the run plays, for people: `alfworld`, or `easy (alfworld), hard (alfworld)`."""
+        return ", ".join(f"{name} ({part.env.name})" if name else part.env.name for name, part in self.sources.items())
+
+    @model_serializer(mode="wrap")
+    def _either_env_or_domains(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run of several domains plays nothing of `env`, so its default is left out; the rest is written whole."""
+        written: dict[str, Any] = whole(self)
+        if self.domains:
+            written.pop("env", None)
+        return written
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
@@ -345,9 +378,10 @@ class Recipe(Section):
                 " depend on what else is computed"
             )
         self._check_rollout()
+        self._check_domains()
         self._check_cores()
-        for env in (self.env, *(domain.env for domain in self.domains.values())):
-            self._check_faults(env.faults)
+        for source in self.sources.values():
+            self._check_faults(source.env.faults)
         if rollout.group_size < 2 and learner.advantage != "reinforce++":
             raise ValueError(
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
@@ -403,3 +437,23 @@ class Recipe(Section):
                 f"`env.faults` has steps wait {longest_s:g} s, and after `sandbox.step_timeout_s`"
                 f" ({self.sandbox.step_timeout_s:g} s) they count as hung: lower the one or raise the other"
             )
+
+    def _check_domains(self) -> None:
+        if self.domains and "env" in self.model_fields_set:
+            raise ValueError(
+                "both `env` and `domains` are given, and it is not clear which the run is to play. Leave `env` out,"
+                " also of the recipes that this one extends, and make it one of the domains"
+            )
+        for name in self.domains:
+            if not DOMAIN_NAME.fullmatch(name) or len(name) > LONGEST_DOMAIN_NAME:
+                raise ValueError(
+                    f"`domains`: {name!r} cannot be the name of a domain: use up to {LONGEST_DOMAIN_NAME} letters,"
+                    " digits, `_` and `-`, not `-` first"
+                )
+        ratios = [domain.ratio for domain in self.sources.values()]
+        for iteration in sorted({bend for ratio in ratios for bend in bends(ratio)}):
+            if not any(weight_at(ratio, iteration) for ratio in ratios):
+                raise ValueError(
+                    f"`domains`: all ratios are 0 at iteration {iteration}, so there is nothing to play. Give one"
+                    " domain a weight above 0 there"
+                )

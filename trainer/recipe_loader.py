@@ -42,19 +42,21 @@ def load_recipe(names: Sequence[str | Path], overrides: Sequence[str] = ()) -> R
 
 
 def check_environment(recipe: Recipe) -> None:
-    """Check the part of a recipe that its environment family alone knows; makes nothing.
+    """Check the part of a recipe that its environment families alone know; makes nothing.
 
     Raises:
-        RecipeError: there is no such family, or it refuses `env.config`.
+        RecipeError: there is no such family, or it refuses its `env.config`.
         EnvDataError: data that the configuration names is not there.
     """
-    try:
-        family(recipe.env.name, recipe.env.config)
-    except UnknownFamily as unknown:
-        raise RecipeError(f"`env.name`: {unknown}") from unknown
-    except ValidationError as invalid:
-        schema = Schema("env.config.", type(family(recipe.env.name).config), "A recipe")
-        raise RecipeError(explain(invalid, schema, lambda loc: "the recipe")) from invalid
+    for domain, source in recipe.sources.items():
+        key = f"domains.{domain}.env" if domain else "env"
+        try:
+            family(source.env.name, source.env.config)
+        except UnknownFamily as unknown:
+            raise RecipeError(f"`{key}.name`: {unknown}") from unknown
+        except ValidationError as invalid:
+            schema = Schema(f"{key}.config.", type(family(source.env.name).config), "A recipe")
+            raise RecipeError(explain(invalid, schema, lambda loc: "the recipe")) from invalid
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -31,7 +31,7 @@ def write(folder: RunFolder) -> Path:
     """Write `report.html` into the run's folder and return its path."""
     metrics, evaluations = folder.metrics(), folder.evaluations()
     recipe = folder.recipe()
-    title = f"{recipe.name}: {recipe.env.name}"
+    title = f"{recipe.name}: {recipe.environments}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         *_headlines(evaluations),

@@ -10,13 +10,13 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from rocknroll.envs.registry import family as make_family
-from rocknroll.envs.text import Family
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
+from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
@@ -50,39 +50,49 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
             if has_ended(recipe, folder):
                 ui.message(f"{folder.path} has ended: nothing is left to do")
                 return result_of(recipe, folder, time.monotonic() - began)
-        family, policy = _prepare(recipe, ui)
+        domains, policy = _prepare(recipe, ui)
         if not resume:
             stack.enter_context(folder.held())
             if folder.exists():
                 raise RunFolderError(f"There is a run in {folder.path} now, begun while this one was being prepared.")
         folder.write_recipe(recipe)
         service = stack.enter_context(rollouts(recipe, policy, ui, folder.path))
-        return _Run(recipe, folder, family, service, ui).go(policy, resume=resume, began=began)
+        return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
 
 
-def _prepare(recipe: Recipe, ui: RunUI) -> tuple[Family, Path]:
-    """The environment family and the policy to begin with."""
+def _prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
+    """The environments and the policy to begin with."""
     if recipe.policy.model != "tiny":
         check_policy(recipe.policy.model)  # before minutes go into making games
-    family = prepare_family(recipe, ui)
+    domains = prepare_domains(recipe, ui)
     ui.phase("policy")
-    policy = prepare_policy(recipe, family, ui.progress)
-    return family, policy
+    return domains, prepare_policy(recipe, domains.families, ui.progress)
 
 
-def evaluate(recipe: Recipe, model: Path, *, split: Split, episodes: int, temperature: float, ui: RunUI) -> EvalResult:
-    """Play the first `episodes` tasks of `split` with the model in a folder."""
-    family = prepare_family(recipe, ui)
+def evaluate(
+    recipe: Recipe,
+    model: Path,
+    *,
+    split: Split,
+    episodes: int,
+    temperature: float,
+    ui: RunUI,
+    domain: str | None = None,
+) -> tuple[EvalResult, ...]:
+    """Play the first `episodes` tasks of `split` of every domain, or of the one named, with the model in a folder."""
+    domains = prepare_domains(recipe, ui)
     with rollouts(recipe, model, ui) as service:
-        return play_evaluation(service, family, split, episodes, temperature, ui)
+        chosen = domains if domain is None else [domains[domain]]
+        return tuple(play_evaluation(service, part, split, episodes, temperature, ui) for part in chosen)
 
 
-def prepare_family(recipe: Recipe, ui: RunUI) -> Family:
-    """The recipe's environment family, with its data in place."""
-    family = make_family(recipe.env.name, recipe.env.config)
-    ui.phase(f"{recipe.env.name} data")
-    family.prepare(lambda done, total: ui.progress("games", done, total))
-    return family
+def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
+    """The recipe's environments, with their data in place."""
+    domains = Domains(recipe)
+    for domain in domains:
+        ui.phase(f"{domain.title} data")
+        domain.family.prepare(lambda done, total: ui.progress("games", done, total))
+    return domains
 
 
 @contextmanager
@@ -98,22 +108,22 @@ def rollouts(recipe: Recipe, model: Path, ui: RunUI, run_folder: Path | None = N
 
 
 def play_evaluation(
-    service: RolloutService, family: Family, split: Split, episodes: int, temperature: float, ui: RunUI
+    service: RolloutService, domain: Domain, split: Split, episodes: int, temperature: float, ui: RunUI
 ) -> EvalResult:
     """Evaluate the policy that the service holds now."""
-    tasks = family.tasks(split)[:episodes]
-    phase = f"evaluating {split}"
+    tasks = domain.tasks(split)[:episodes]
+    phase = f"evaluating {domain.name} {split}" if domain.name else f"evaluating {split}"
     trajectories = service.evaluate(tasks, temperature, lambda done, total: ui.progress(phase, done, total))
-    return EvalResult.of(split, ((t.task_kind, t.success) for t in trajectories))
+    return EvalResult.of(split, ((t.task_kind, t.success) for t in trajectories), domain.name)
 
 
 class _Run:
     """One call of `train`, once its parts are there."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, family: Family, service: RolloutService, ui: RunUI) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, domains: Domains, service: RolloutService, ui: RunUI) -> None:
         self._recipe = recipe
         self._folder = folder
-        self._family = family
+        self._domains = domains
         self._service = service
         self._ui = ui
 
@@ -171,13 +181,11 @@ class _Run:
 
     def _evaluate(self, label: str, iteration: int) -> None:
         section = self._recipe.eval
-        done = {(row.iteration, row.result.split) for row in self._folder.evaluations()}
-        for split in section.splits:
-            if (iteration, split) in done:
+        done = {(row.iteration, row.result.domain, row.result.split) for row in self._folder.evaluations()}
+        for split, domain in product(section.splits, self._domains):
+            if (iteration, domain.name, split) in done:
                 continue  # a resumed run was stopped behind this evaluation
-            result = play_evaluation(
-                self._service, self._family, split, section.episodes, section.temperature, self._ui
-            )
+            result = play_evaluation(self._service, domain, split, section.episodes, section.temperature, self._ui)
             self._folder.append_evaluation(iteration, result)
             self._ui.evaluation(label, result)
 
@@ -185,7 +193,10 @@ class _Run:
 def result_of(recipe: Recipe, folder: RunFolder, wall_s: float) -> TrainResult:
     """What a run that has ended has come to; `wall_s`: what this call of it took."""
     evaluations = [row for row in folder.evaluations() if row.result.split == recipe.eval.splits[0]]
-    before, after = evaluations[0].result, evaluations[-1].result
+    before, after = (
+        EvalResult.pooled(row.result for row in evaluations if row.iteration == iteration)
+        for iteration in (evaluations[0].iteration, evaluations[-1].iteration)
+    )
     rollout = recipe.rollout
     return TrainResult(
         run=folder.path,

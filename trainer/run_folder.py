@@ -182,10 +182,10 @@ def open_run(path: Path) -> RunFolder:
 
 
 def by_split(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Evaluations of each split, oldest first."""
+    """Evaluations of each split (of each domain: `EvalResult.where`), oldest first."""
     splits: dict[str, list[Evaluation]] = {}
     for row in evaluations:
-        splits.setdefault(row.result.split, []).append(row)
+        splits.setdefault(row.result.where, []).append(row)
     return splits
 
 

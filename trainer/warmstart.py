@@ -3,7 +3,8 @@
 A policy made here is cached by the content of everything that went into it, so a second run starts
 at once. Cloning is maximum likelihood on the expert's action tokens (and, with a weight of their own, on
 the environment's), in the very token format in which the policy will play (`trainer/render.py`). Every
-epoch sees the episodes in new disguises (`Family.disguise_episode`).
+epoch sees the episodes in new disguises (`Family.disguise_episode`). A run of several environments has one
+policy with the words of all, cloned from the experts of all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,28 +45,40 @@ class CloningRow:
     """Tokens of the environment; mistakes are neither."""
 
 
-def prepare_policy(recipe: Recipe, family: Family, progress: Progress) -> Path:
-    """Folder of the model and tokenizer that RL starts from.
+@dataclass(frozen=True)
+class _Expert:
+    """What one environment's expert shows."""
+
+    family: Family
+    episodes: Sequence[ExpertEpisode]
+
+
+def prepare_policy(recipe: Recipe, families: Sequence[Family], progress: Progress) -> Path:
+    """Folder of the model and tokenizer that RL starts from. `families`: those that the run plays, in order.
 
     Raises:
         PolicyError: the model or its tokenizer cannot be loaded.
         EnvDataError: the environment's data cannot be made.
     """
+    folder = cache_root() / "policies" / _key(recipe, families)
     if recipe.policy.model != "tiny" and not recipe.warmstart.enabled:
-        return _local_copy(recipe, cache_root() / "policies" / _key(recipe, family))
-    folder = cache_root() / "policies" / _key(recipe, family)
+        return _local_copy(recipe, folder)
     if not (folder / "config.json").exists():
-        _make(recipe, family, folder, progress)
+        _make(recipe, families, folder, progress)
     return folder
 
 
-def _key(recipe: Recipe, family: Family) -> str:
+def _key(recipe: Recipe, families: Sequence[Family]) -> str:
     """Hash of everything that decides the policy's weights."""
+    names = [family.name for family in families]
+    vocabularies = [list(family.vocabulary()) for family in families]
+    data = [family.content_key() for family in families]
+    alone = len(families) == 1
     made_of = {
         "rocknroll": __version__,
-        "family": family.name,
-        "vocabulary": list(family.vocabulary()),
-        "data": family.content_key(),
+        "family": names[0] if alone else names,
+        "vocabulary": vocabularies[0] if alone else vocabularies,
+        "data": data[0] if alone else data,
         "policy": recipe.policy.model_dump(mode="json"),
         "warmstart": recipe.warmstart.model_dump(mode="json"),
         "seed": recipe.seed,
@@ -82,34 +96,52 @@ def _local_copy(recipe: Recipe, folder: Path) -> Path:
     return folder
 
 
-def _make(recipe: Recipe, family: Family, folder: Path, progress: Progress) -> None:
+def _make(recipe: Recipe, families: Sequence[Family], folder: Path, progress: Progress) -> None:
     warmstart = recipe.warmstart
-    episodes = family.expert_episodes(
-        "train",
-        warmstart.games,
-        seed=recipe.seed,
-        mistakes=warmstart.mistakes,
-        progress=lambda done, total: progress("expert episodes", done, total),
-    )
+    experts = [_Expert(family, _episodes(recipe, family, progress)) for family in families]
     if recipe.policy.model == "tiny":
+        shown = [episode for expert in experts for episode in expert.episodes]
         tokenizer = build_tokenizer(
-            [*family.vocabulary(), *texts(episodes)],
-            actions={s.action for e in episodes for s in e.steps},
+            [*(word for family in families for word in family.vocabulary()), *texts(shown)],
+            actions={s.action for e in shown for s in e.steps},
             verb_last=recipe.policy.tiny.verb_last,
         )
         model: PreTrainedModel = make_tiny(recipe.policy.tiny, tokenizer, recipe.seed)
     else:
         model, tokenizer = load_policy(recipe.policy.model, recipe.policy.dtype)
-    renderer = make_renderer(tokenizer, family.instructions)
     if warmstart.enabled:
-
-        def rows(epoch: int) -> list[CloningRow]:
-            seeds = np.random.SeedSequence([recipe.seed, epoch]).generate_state(len(episodes)).tolist()
-            disguised = map(family.disguise_episode, episodes, seeds)
-            return [cloning_row(episode, renderer) for episode in disguised]
-
+        rows = _rows(recipe, experts, tokenizer)
         clone(model, rows, warmstart, recipe.seed, lambda done, total: progress("warm start", done, total))
     save_policy(model, tokenizer, folder)
+
+
+def _episodes(recipe: Recipe, family: Family, progress: Progress) -> Sequence[ExpertEpisode]:
+    return family.expert_episodes(
+        "train",
+        recipe.warmstart.games,
+        seed=recipe.seed,
+        mistakes=recipe.warmstart.mistakes,
+        progress=lambda done, total: progress("expert episodes", done, total),
+    )
+
+
+def _rows(recipe: Recipe, experts: Sequence[_Expert], tokenizer: Any) -> Callable[[int], list[CloningRow]]:
+    """Rows of an epoch: every episode in a new disguise, shown as its own environment is shown."""
+    renderers = [make_renderer(tokenizer, expert.family.instructions) for expert in experts]
+    played = [
+        (expert.family, renderer, episode)
+        for expert, renderer in zip(experts, renderers, strict=True)
+        for episode in expert.episodes
+    ]
+
+    def rows(epoch: int) -> list[CloningRow]:
+        seeds = np.random.SeedSequence([recipe.seed, epoch]).generate_state(len(played)).tolist()
+        return [
+            cloning_row(family.disguise_episode(episode, seed), renderer)
+            for (family, renderer, episode), seed in zip(played, seeds, strict=True)
+        ]
+
+    return rows
 
 
 def texts(episodes: Sequence[ExpertEpisode]) -> Iterator[str]:

@@ -50,3 +50,20 @@ def test_outcomes_are_counted_by_kind() -> None:
 def test_a_result_survives_json() -> None:
     result = EvalResult.of("seen", [("heat", True), ("cool", False)])
     assert EvalResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_a_result_says_which_domain_it_is_of_and_one_of_the_only_environment_does_not() -> None:
+    hard = EvalResult.of("unseen", [("heat", True)], "hard")
+    assert (hard.where, hard.to_json()["domain"]) == ("hard unseen", "hard")
+    assert EvalResult.from_json(json.loads(json.dumps(hard.to_json()))) == hard
+    alone = EvalResult.of("unseen", [("heat", True)])
+    assert alone.where == "unseen" and "domain" not in alone.to_json()
+
+
+def test_pooled_results_count_every_episode_once() -> None:
+    easy = EvalResult.of("unseen", [("heat", True), ("cool", False)], "easy")
+    hard = EvalResult.of("unseen", [("heat", False), ("heat", True), ("slice", True)], "hard")
+    pooled = EvalResult.pooled([easy, hard])
+    assert (pooled.split, pooled.episodes, pooled.successes, pooled.domain) == ("unseen", 5, 3, "")
+    assert pooled.by_kind == {"cool": KindResult(1, 0), "heat": KindResult(3, 2), "slice": KindResult(1, 1)}
+    assert EvalResult.pooled([easy]).to_json() == {k: v for k, v in easy.to_json().items() if k != "domain"}

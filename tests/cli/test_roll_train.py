@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,9 +46,10 @@ class FakeRun(ModuleType):
         folder.append_evaluation(2, EVALUATED)
         return TrainResult(folder.path, 8, 0.25, 0.75, EVALUATED.ci95, 1.5)
 
-    def evaluate(self, recipe: Recipe, model: Path, **options: Any) -> EvalResult:
+    def evaluate(self, recipe: Recipe, model: Path, **options: Any) -> tuple[EvalResult, ...]:
         self.calls.append(("evaluate", recipe, {"model": model, **options}))
-        return EVALUATED
+        wanted = recipe.domains if options["domain"] is None else [options["domain"]]
+        return tuple(replace(EVALUATED, domain=name) for name in wanted) or (EVALUATED,)
 
 
 @pytest.fixture
@@ -182,3 +183,26 @@ def test_an_unknown_split_is_a_recipe_error(roll: Roll, run: FakeRun) -> None:
     result = roll("eval", "someone/model", "--split", "test")
     assert result.exit_code == ExitCode.RECIPE
     assert "'train', 'seen' or 'unseen'" in result.stderr
+
+
+def test_eval_of_several_domains_shows_each_and_counts_them_together(roll: Roll, run: FakeRun) -> None:
+    of_both = ("eval", "someone/model", "--recipe", "alfworld-curriculum")
+    out = roll(*of_both).stdout
+    assert "75.0% of 4 easy unseen games" in out and "75.0% of 4 hard unseen games" in out
+    printed = last_line(roll(*of_both, "--json"))
+    assert (printed["episodes"], printed["successes"]) == (8, 6)
+    assert [part["domain"] for part in printed["domains"]] == ["easy", "hard"]
+
+
+def test_eval_of_one_domain_is_a_result_like_any_other(roll: Roll, run: FakeRun) -> None:
+    printed = last_line(roll("eval", "someone/model", "--recipe", "alfworld-curriculum", "--domain", "hard", "--json"))
+    assert run.calls[0][2]["domain"] == "hard"
+    assert (printed["domain"], printed["episodes"], "domains" in printed) == ("hard", 4, False)
+
+
+def test_eval_of_an_unknown_domain_names_those_there_are(roll: Roll, run: FakeRun) -> None:
+    result = roll("eval", "someone/model", "--recipe", "alfworld-curriculum", "--domain", "harder")
+    assert result.exit_code == ExitCode.USAGE
+    assert "no domain" in result.stderr and "easy, hard" in result.stderr
+    assert "no domains" in roll("eval", "someone/model", "--domain", "hard").stderr
+    assert not run.calls

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import played
+import pytest
 
-from rocknroll.trainer.batch_metrics import behaviour, staleness
+from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
 from rocknroll.trainer.experience import prepare
 from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch
@@ -40,4 +43,51 @@ def test_staleness_is_a_histogram_of_shares() -> None:
 
 
 def test_nothing_played_gives_no_figures() -> None:
-    assert staleness([], version=1) == {} == behaviour([])
+    assert staleness([], version=1) == {} == behaviour([]) == rounds([])
+
+
+def test_every_domain_has_its_own_success_return_length_and_share() -> None:
+    rng = np.random.default_rng(0)
+    members = [
+        replace(played.trajectory(rng, turns=1, rewards=[1.0], success=True), domain="easy"),
+        replace(played.trajectory(rng, turns=2, rewards=[0.0, 0.5]), domain="easy"),
+        replace(played.trajectory(rng, turns=3, rewards=[0.0] * 3), domain="easy"),
+        replace(played.trajectory(rng, turns=4, rewards=[-0.1] * 4), domain="hard"),
+    ]
+    figures = {key: value for key, value in behaviour(members).items() if key.startswith("domain/")}
+    assert figures == pytest.approx(
+        {
+            "domain/easy/success": 1 / 3,
+            "domain/easy/reward": 0.5,
+            "domain/easy/turns": 2.0,
+            "domain/easy/share": 0.75,
+            "domain/hard/success": 0.0,
+            "domain/hard/reward": -0.4,
+            "domain/hard/turns": 4.0,
+            "domain/hard/share": 0.25,
+        }
+    )
+
+
+def test_the_only_environment_of_a_run_has_no_figures_of_its_own() -> None:
+    members = [played.trajectory(np.random.default_rng(0))]
+    assert not [key for key in behaviour(members) if key.startswith("domain/")]
+
+
+def test_a_round_tells_how_long_and_how_good_its_episodes_are() -> None:
+    rng = np.random.default_rng(0)
+    groups = [
+        replace(played.group(rng), round_kind="short"),
+        replace(played.group(rng), round_kind="short"),
+    ]
+    members = [t for group in groups for t in group.trajectories]
+    assert rounds(groups) == pytest.approx(
+        {
+            "round/long": 0.0,
+            "round/short_turns": np.mean([len(t.turns) for t in members]),
+            "round/short_reward": np.mean([t.reward for t in members]),
+            "round/short_tokens": np.mean([sum(t.action_mask) for t in members]),
+        }
+    )
+    assert rounds([replace(groups[0], round_kind="long")])["round/long"] == 1.0
+    assert rounds([replace(groups[0], round_kind="")]) == {}

@@ -27,7 +27,7 @@ def refused(*overrides: str) -> str:
 
 
 def test_every_shipped_recipe_loads_by_name_and_by_path() -> None:
-    assert {"alfworld", "alfworld-smoke"} <= shipped_recipes().keys()
+    assert {"alfworld", "alfworld-curriculum", "alfworld-smoke"} <= shipped_recipes().keys()
     for name, path in shipped_recipes().items():
         assert load_recipe([name]) == load_recipe([path])
         assert load_recipe([name]).name == name

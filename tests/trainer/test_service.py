@@ -51,7 +51,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
 def policy(recipe: Recipe) -> Path:
     family = make_family(recipe.env.name, recipe.env.config)
     family.prepare()
-    return prepare_policy(recipe, family, lambda phase, done, total: None)
+    return prepare_policy(recipe, [family], lambda phase, done, total: None)
 
 
 @contextmanager

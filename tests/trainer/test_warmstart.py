@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from transformers.modeling_utils import PreTrainedModel
+from wordgames import WORDGAMES, wordgame
 
+from rocknroll import __version__
+from rocknroll.envs.registry import family as make_family
 from rocknroll.envs.text import ExpertEpisode, ExpertStep
-from rocknroll.trainer.policy import build_tokenizer, make_tiny
-from rocknroll.trainer.recipe import TinyModel, WarmstartSection
+from rocknroll.trainer import warmstart
+from rocknroll.trainer.domains import Domains
+from rocknroll.trainer.policy import build_tokenizer, load_policy, make_tiny
+from rocknroll.trainer.recipe import Recipe, TinyModel, WarmstartSection
+from rocknroll.trainer.recipe_loader import load_recipe
 from rocknroll.trainer.render import Renderer, make_renderer
-from rocknroll.trainer.warmstart import CloningRow, _cloning_loss, clone, cloning_row
+from rocknroll.trainer.warmstart import CloningRow, _cloning_loss, _key, clone, cloning_row, prepare_policy
 
 EPISODES = (
     ExpertEpisode("a", "k", (ExpertStep("you see a mug", "take mug"), ExpertStep("you hold it", "go to desk"))),
@@ -85,3 +95,76 @@ def test_cloning_teaches_the_actions(renderer: Renderer, model: PreTrainedModel)
     before = _cloning_loss(model, rows, 0.0)[1]
     section = WarmstartSection(epochs=20, batch_tokens=128, learning_rate=2e-2, observation_weight=0.3)
     assert clone(model, lambda epoch: rows, section, 0, lambda done, total: None) < 0.1 * before
+
+
+def test_the_policy_of_one_environment_is_found_again_under_the_key_it_always_had() -> None:
+    """What is hashed is spelt out: whoever changes it throws everybody's cached policies away."""
+    made_of = {
+        "data": "key of apple",
+        "family": "wordgames",
+        "policy": {
+            "dtype": "float32",
+            "model": "tiny",
+            "tiny": {
+                "head_dim": 32,
+                "heads": 3,
+                "hidden_size": 96,
+                "intermediate_size": 256,
+                "kv_heads": 3,
+                "layers": 3,
+                "max_length": 1024,
+                "verb_last": True,
+            },
+        },
+        "rocknroll": __version__,
+        "seed": 0,
+        "vocabulary": ["apples"],
+        "warmstart": {
+            "batch_tokens": 2048,
+            "enabled": True,
+            "epochs": 1.5,
+            "games": 2000,
+            "learning_rate": 0.003,
+            "mistakes": 0.0,
+            "observation_weight": 0.3,
+        },
+    }
+    expected = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    assert _key(load_recipe(["alfworld"]), [make_family(WORDGAMES)]) == expected
+
+
+def two_domains(*order: str) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "domains": {name: {"env": wordgame(word=name)} for name in order},
+            "policy": {"tiny": TINY.model_dump()},
+            "warmstart": {"games": 3, "epochs": 1, "batch_tokens": 64},
+        }
+    )
+
+
+def test_one_policy_learns_the_words_and_the_episodes_of_all_domains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKNROLL_CACHE", str(tmp_path))
+    cloned: list[CloningRow] = []
+
+    def look(model: object, rows_of: Callable[[int], list[CloningRow]], *others: object) -> float:
+        cloned.extend(rows_of(0))
+        return 0.0
+
+    monkeypatch.setattr(warmstart, "clone", look)
+    recipe = two_domains("apple", "orange")
+    folder = prepare_policy(recipe, Domains(recipe).families, lambda phase, done, total: None)
+    _, tokenizer = load_policy(str(folder))
+    assert {"apple", "apples", "orange", "oranges"} <= tokenizer.get_vocab().keys()
+    said = Counter(tokenizer.decode(row.token_ids, skip_special_tokens=True) for row in cloned)
+    assert said == {"here is an apple say apple": 3, "here is an orange say orange": 3}
+
+
+def test_another_domain_makes_another_policy() -> None:
+    keys = {
+        _key(recipe, Domains(recipe).families)
+        for recipe in (two_domains("apple"), two_domains("orange"), two_domains("apple", "orange"))
+    }
+    assert len(keys) == 3

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,7 @@ from rocknroll.trainer.cli.progress import evaluation_line, make_ui
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import check_environment, load_recipe
+from rocknroll.trainer.results import EvalResult
 from rocknroll.trainer.run_folder import RunFolder
 
 
@@ -29,6 +31,7 @@ def evaluate(
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, seen or unseen. Default: the recipe's first.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="How many tasks. Default: the recipe's.")] = None,
+    domain: Annotated[str | None, typer.Option(metavar="NAME", help="A domain of the recipe. Default: all.")] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -40,31 +43,50 @@ def evaluate(
 
       roll eval runs/alfworld --split seen --episodes 64 eval.temperature=1.0
 
+      roll eval runs/alfworld-curriculum --domain hard
+
       roll eval path/to/model --recipe alfworld --json
     """
     settings = _settings(target, recipe or [], overrides_only(overrides or []), split, episodes)
     check_environment(settings)
+    _check_domain(domain, settings)
     model, section = _model(target), settings.eval
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         prepare_process(settings)
         ui.phase("loading torch and transformers")
         from rocknroll.trainer import run
 
-        result = run.evaluate(
+        results = run.evaluate(
             settings,
             model,
             split=section.splits[0],
             episodes=section.episodes,
             temperature=section.temperature,
             ui=ui,
+            domain=domain,
         )
     if as_json:
-        print_json(result.to_json())
+        print_json(_as_json(results))
         return
     from rocknroll.trainer.cli.tables import kinds_table
 
-    print(evaluation_line(result))
-    kinds_table({"success": result}, sys.stdout)
+    for result in results:
+        print(evaluation_line(result))
+        kinds_table({"success": result}, sys.stdout)
+
+
+def _as_json(results: Sequence[EvalResult]) -> dict[str, Any]:
+    """One result as it is; those of several domains together, and each beside them."""
+    if len(results) == 1:
+        return results[0].to_json()
+    return {**EvalResult.pooled(results).to_json(), "domains": [result.to_json() for result in results]}
+
+
+def _check_domain(domain: str | None, recipe: Recipe) -> None:
+    if domain is None or domain in recipe.domains:
+        return
+    known = f"it has {', '.join(recipe.domains)}" if recipe.domains else "it has one environment and no domains"
+    raise typer.BadParameter(f"the recipe has no domain `{domain}`; {known}. Leave --domain out to evaluate all of it")
 
 
 def _settings(target: str, recipes: list[str], overrides: list[str], split: str | None, episodes: int | None) -> Recipe:

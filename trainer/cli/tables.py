@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run_summary(folder: RunFolder, out: TextIO) -> None:
     """Where the run is, how it began and ended on each split, and what there is to look at."""
     recipe, metrics, evaluations = folder.recipe(), folder.metrics(), folder.evaluations()
-    print(f"{folder.path}: {recipe.env.name}, {len(metrics)} of {recipe.learner.iterations} iterations", file=out)
+    print(f"{folder.path}: {recipe.environments}, {len(metrics)} of {recipe.learner.iterations} iterations", file=out)
     if metrics:
         print(f"last iteration: {status_line(metrics[-1])}", file=out)
     for rows in by_split(evaluations).values():

@@ -1,4 +1,4 @@
-"""Builds the rollout side of a recipe: family, model, engine, fleets, scheduler, loop."""
+"""Builds the rollout side of a recipe: domains, model, engine, fleets, scheduler, loop."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocknroll.envs import faulty
-from rocknroll.envs.registry import family as make_family
-from rocknroll.envs.text import Family
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
 from rocknroll.trainer.cores import hold_to
+from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.engines.base import Engine
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
-from rocknroll.trainer.render import make_renderer
 from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.faults import FailureWindow
 from rocknroll.trainer.rollout.loop import Journal, RolloutLoop
 from rocknroll.trainer.rollout.meter import Meter, Reading
+from rocknroll.trainer.rollout.players import DomainPlayers
 from rocknroll.trainer.rollout.scheduler import Scheduler, SchedulerOptions
-from rocknroll.trainer.rollout.tasks import TaskOrder
 from rocknroll.trainer.trajectory import Group
 
 RESTARTS = RestartPolicy(limit=64, backoff_limit_s=1.0)
@@ -83,34 +81,42 @@ async def assemble(
 
     The calling thread is held to `sandbox.cores`, so it should have no other work.
     """
-    family = make_family(recipe.env.name, recipe.env.config)
+    domains = Domains(recipe)
     model, tokenizer = load_policy(str(model_folder), recipe.policy.dtype)
     max_length = min(int(model.config.max_position_embeddings), recipe.engine.max_length)
     engine = LocalEngine(
         model, slots=recipe.engine.slots, max_length=max_length, threads=recipe.engine.threads, seed=recipe.seed
     )
-    scheduler = Scheduler(
-        TaskOrder(family.tasks("train"), recipe.seed, family.disguise_task), SchedulerOptions.of(recipe)
-    )
+    scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
     hold_to(recipe.sandbox.cores, "sandbox.cores")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
-        spec = sandbox_spec(recipe.env, family)
-        fleet = await stack.enter_async_context(
-            Fleet(spec, size=recipe.sandbox.count, runtime=ProcessRuntime(), store=None)
-        )
-        fleets = {"": fleet}
+        fleets = {
+            domain.name: await stack.enter_async_context(
+                Fleet(
+                    sandbox_spec(domain),
+                    size=domain.section.sandboxes or recipe.sandbox.count,
+                    runtime=ProcessRuntime(),
+                    store=None,
+                )
+            )
+            for domain in domains
+        }
         environments = FleetEnvironments(
             fleets,
             lease_s=recipe.sandbox.lease_s,
             step_timeout_s=recipe.sandbox.step_timeout_s,
             wait_s=recipe.rollout.episode_timeout_s,
-            faulty=[""] if _is_faulty(recipe.env) else [],
+            faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
         )
-        renderer = make_renderer(tokenizer, family.instructions)
+        options = play_options(recipe, max_length)
+        players = {
+            name: Player(environments, engine, renderer, options)
+            for name, renderer in domains.renderers(tokenizer).items()
+        }
         loop = RolloutLoop(
             scheduler,
-            Player(environments, engine, renderer, play_options(recipe, max_length)),
+            DomainPlayers(players),
             concurrency=concurrency,
             seed=recipe.seed,
             failures=FailureWindow(recipe.rollout.max_infra_error_rate),
@@ -122,8 +128,9 @@ async def assemble(
         yield Parts(fleets, environments, engine, scheduler, loop, Meter(concurrency, recipe.engine.replicas))
 
 
-def sandbox_spec(env: EnvSection, family: Family) -> SandboxSpec:
-    """A sandbox that plays `family`, under the faults that the recipe asks for."""
+def sandbox_spec(domain: Domain) -> SandboxSpec:
+    """A sandbox that plays the domain, under the faults that the recipe asks for."""
+    env, family = domain.section.env, domain.family
     entry_point, kwargs = family.entry_point, dict(family.env_kwargs())
     modules: tuple[str, ...] = ()
     if _is_faulty(env):
@@ -131,7 +138,7 @@ def sandbox_spec(env: EnvSection, family: Family) -> SandboxSpec:
         kwargs = {"entry_point": entry_point, "kwargs": kwargs, "faults": env.faults.model_dump()}
         entry_point = faulty.ENTRY_POINT
     return SandboxSpec(
-        name=env.name.replace(":", ".")[-NAME_CHARS:],
+        name=domain.title.replace(":", ".")[-NAME_CHARS:],
         env=EnvSpec(entry_point=entry_point, kwargs=kwargs, modules=modules),
         reuse="reset",
         readable=tuple(family.data_folders()),
