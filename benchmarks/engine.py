@@ -177,6 +177,24 @@ def compare(
     return ours, theirs
 
 
+def compare_exact(model: Qwen3ForCausalLM, episodes: list[Episode], slots: int, rounds: int) -> float:
+    """Speed of a bit-exact engine as a share of the default's; median of rounds in turns."""
+
+    def play(engine: LocalEngine) -> Round:
+        return timed(lambda: runner.run(play_on_engine(engine, episodes, slots)))
+
+    with asyncio.Runner() as runner:
+        pair = [LocalEngine(model, slots=slots, max_length=MAX_LENGTH, bit_exact=exact) for exact in (True, False)]
+        ratios = []
+        for number in range(rounds + 2):
+            exact, default = map(play, pair)
+            if number:
+                ratios.append(exact.speed / default.speed)
+        for engine in pair:
+            runner.run(engine.close())
+    return statistics.median(ratios)
+
+
 def spread(values: list[float]) -> str:
     """Median, smallest and largest."""
     return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
@@ -201,6 +219,8 @@ def main() -> None:
         figures[f"{label}: local, tokens per CPU second"] = spread([r.speed for r in ours])
         figures[f"{label}: generate, tokens per CPU second"] = spread([r.speed for r in theirs])
         figures[f"{label}: ratio of wall times"] = round(statistics.median(walls), 2)
+    exact = compare_exact(model, make_episodes(count, 1, seed=0), arguments.slots, rounds)
+    figures["bit_exact over default, tokens per CPU second"] = round(exact, 2)
     figures["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     figures["episodes, slots, rounds"] = f"{count}, {arguments.slots}, {rounds}"
     emit("engine", ratios, figures, arguments.json)

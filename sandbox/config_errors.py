@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +16,8 @@ ANY_NAME = "NAME"
 """Stands in a known key for a name that the writer chooses."""
 _NEAR = 0.6
 """How alike (difflib) a known key must be to be suggested."""
+_QUOTED = re.compile(r"'([^']*)'")
+"""A choice in pydantic's list of them."""
 _NAME_CHARACTERS = "._-]"
 """What the patterns of names have and others have not."""
 
@@ -64,7 +67,9 @@ def _sentence(error: ErrorDetails, schema: Schema, origin: Callable[[tuple[str, 
         expected = "may hold letters, digits, `.`, `_` and `-` only, and not begin with `.` or `-`"
     else:
         expected = _EXPECTED.get(error["type"]) or error["msg"].replace("Input should be", "must be", 1)
-    return f"{origin(loc)}: `{key}` {expected}, but is {json.dumps(error['input'])} ({kind(error['input'])})."
+    near = _nearest_choice(error) if error["type"] == "literal_error" else []
+    found = f"{json.dumps(error['input'])} ({kind(error['input'])})"
+    return f"{origin(loc)}: `{key}` {expected}, but is {found}. {did_you_mean(near)}".rstrip()
 
 
 _EXPECTED = {
@@ -90,6 +95,11 @@ def _suggestion(key: str, schema: Schema) -> str:
     likely = elsewhere or [within + near for near in nearest(leaf, siblings)]
     where = f"`{section}` knows" if section else f"{schema.document} knows"
     return f"{did_you_mean(likely)}{where}: {', '.join(siblings)}."
+
+
+def _nearest_choice(error: ErrorDetails) -> list[str]:
+    """The choice that what was written is most like."""
+    return nearest(str(error["input"]), _QUOTED.findall(error["ctx"]["expected"]))
 
 
 def _is_in(section: str, known: str) -> bool:

@@ -54,6 +54,7 @@ class PendingBatch:
     """Optimiser steps the whole batch was cut into."""
     proximal: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
     reference: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
+    past: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
 
 
 def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: Experience | None) -> None:
@@ -66,6 +67,7 @@ def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: 
         write_groups(folder / GROUPS_FILE, pending.groups)
         arrays = {f"proximal/{member}": values for member, values in pending.proximal.items()}
         arrays |= {f"reference/{member}": values for member, values in pending.reference.items()}
+        arrays |= {f"past/{member}": values for member, values in pending.past.items()}
         with (folder / LOGPROBS_FILE).open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
@@ -92,6 +94,7 @@ def read_state(folder: Path) -> LearnerState:
                 steps=int(state["pending"]["steps"]),
                 proximal=_by_member(saved, "proximal/"),
                 reference=_by_member(saved, "reference/"),
+                past=_by_member(saved, "past/"),
             )
         return LearnerState(version=int(state["version"]), stream=state["stream"], pending=pending)
     except (OSError, ValueError, KeyError, TypeError, StorageError) as error:

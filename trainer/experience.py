@@ -9,16 +9,20 @@ gradient unless there is a KL or entropy term; it counts in the normalisation bu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
-from rocknroll.trainer.objectives.advantages import ADVANTAGES
-from rocknroll.trainer.objectives.aggregate import token_weights
+from rocknroll.trainer.objectives.advantages import advantages
+from rocknroll.trainer.objectives.aggregate import base_weights, normaliser
 from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch
 from rocknroll.trainer.trajectory import Group, Outcome, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEARNABLE = frozenset({Outcome.COMPLETED, Outcome.TRUNCATED})
 """Outcomes with a reward; the others say nothing about the policy."""
@@ -32,8 +36,15 @@ class Minibatch:
 
     members: tuple[int, ...]
     """Indices into the experience."""
-    weights: NDArray[np.float64]
-    """[members]: the weight of each action token, normalised over the whole step."""
+    base: NDArray[np.float64]
+    """[members]: the weight of each action token before normalisation."""
+    normaliser: int
+    """What the step's sum is divided by, from all its trajectories; 0 when they have no action tokens."""
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """[members]: the weight of each action token, normalised over the whole step."""
+        return self.base / max(1, self.normaliser)
 
 
 @dataclass
@@ -49,10 +60,20 @@ class Experience:
     """In the order of the optimiser steps: every epoch's minibatches."""
     metrics: dict[str, float]
     proximal: dict[int, PerToken] = field(default_factory=dict)
-    """Log-probabilities under the weights at arrival, by member; filled where an objective needs them."""
+    """Log-probabilities under the weights at arrival, by member; filled where they are needed."""
+    past: dict[int, PerToken] = field(default_factory=dict)
+    """Log-probabilities of tokens that earlier versions sampled, each under its own version's weights, and 0 for the
+    others; by member, filled where the engine's mismatch is corrected and a member has such tokens."""
     reference: dict[int, PerToken] = field(default_factory=dict)
     """Log-probabilities under the reference policy, by member; filled where there is a KL term."""
     steps_done: int = 0
+    streamed_loss: Tensor | None = None
+    """Where gradients were accumulated while the batch came in: the sum of losses, not yet normalised."""
+
+    @property
+    def one_step(self) -> bool:
+        """Whether the weights at arrival are those of every step: then π_prox is the step's own forward."""
+        return len(self.minibatches) == 1
 
     @property
     def with_gradient(self) -> list[int]:
@@ -61,24 +82,19 @@ class Experience:
 
 
 def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -> Experience:
-    """Advantages over the groups, then `epochs × minibatches` steps over shuffled trajectories.
+    """Advantages over the groups, then `epochs × minibatches` steps over shuffled groups.
 
     Raises:
         ValueError: a group lacks what the advantage estimator needs.
     """
-    trajectories: list[Trajectory] = []
-    advantages: list[NDArray[np.float64]] = []
-    flat_groups = 0
-    for group in batch.groups:
-        members = tuple(t for t in group.trajectories if t.outcome in LEARNABLE)
-        learnable = Group(id=group.id, task_id=group.task_id, trajectories=members)
-        values = ADVANTAGES[section.advantage](learnable, section)
-        flat_groups += all(not value.any() for value in values)
-        trajectories += members
-        advantages += values
+    groups = [_learnable(group) for group in batch.groups]
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    values = advantages(section.advantage, groups, section)
+    places = np.array([i for i, group in enumerate(groups) for _ in group.trajectories], dtype=np.int64)
+    differing = {int(place) for place, value in zip(places, values, strict=True) if value.any()}
     regularised = section.kl_coef > 0 or section.entropy_coef > 0
-    needed = np.array([regularised or bool(value.any()) for value in advantages], dtype=bool)
-    counts = np.array([len(value) for value in advantages], dtype=np.int64)
+    needed = np.array([regularised or bool(value.any()) for value in values], dtype=bool)
+    counts = np.array([len(value) for value in values], dtype=np.int64)
     received = sum(len(group.trajectories) for group in batch.groups)
     composition = {
         "batch/groups": float(len(batch.groups)),
@@ -86,15 +102,15 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
         "batch/dropped_trajectories": float(received - len(trajectories)),
         "batch/tokens": float(sum(len(t.token_ids) for t in trajectories)),
         "batch/action_tokens": float(counts.sum()),
-        "batch/flat_group_fraction": flat_groups / max(1, len(batch.groups)),
+        "batch/flat_group_fraction": (len(groups) - len(differing)) / max(1, len(groups)),
         "batch/skipped_token_fraction": float(1 - counts[needed].sum() / max(1, counts.sum())),
     }
     return Experience(
         groups=batch.groups,
         version=version,
         trajectories=trajectories,
-        advantages=advantages,
-        minibatches=_minibatches(section, counts, needed & (counts > 0), version=version, seed=seed),
+        advantages=values,
+        minibatches=_minibatches(section, places, counts, needed & (counts > 0), seed=[seed, version]),
         metrics={
             **batch.metrics,
             **composition,
@@ -105,15 +121,28 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
     )
 
 
+def _learnable(group: Group) -> Group:
+    members = tuple(trajectory for trajectory in group.trajectories if trajectory.outcome in LEARNABLE)
+    return Group(id=group.id, task_id=group.task_id, trajectories=members)
+
+
 def _minibatches(
-    section: LearnerSection, counts: NDArray[np.int64], needed: NDArray[np.bool_], *, version: int, seed: int
+    section: LearnerSection,
+    places: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    needed: NDArray[np.bool_],
+    *,
+    seed: list[int],
 ) -> list[Minibatch]:
+    """`places`, `counts` and `needed` [members]: each one's group, its action tokens, whether it has a gradient."""
     steps: list[Minibatch] = []
+    groups = np.unique(places)
     for epoch in range(section.epochs):
-        order = np.random.default_rng([seed, version, epoch]).permutation(len(counts))
+        order = np.random.default_rng([*seed, epoch]).permutation(groups)
         for part in np.array_split(order, section.minibatches):
-            indices = np.sort(part)
-            weights = token_weights(section.aggregation, counts[indices], section.constant_length)
+            indices = np.flatnonzero(np.isin(places, part))
+            base = base_weights(section.aggregation, counts[indices], section.constant_length)
             kept = needed[indices]
-            steps.append(Minibatch(tuple(int(i) for i in indices[kept]), weights[kept]))
+            total = normaliser(section.aggregation, counts[indices])
+            steps.append(Minibatch(tuple(int(i) for i in indices[kept]), base[kept], total))
     return steps

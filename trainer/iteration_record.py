@@ -10,10 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rocknroll.trainer.objectives.diagnostics import ratio_metrics
+from rocknroll.trainer.objectives.diagnostics import iteration_metrics
 
-LOGPROBS = ("logp", "behaviour", "proximal")
-"""Per-token values that are compared with one another instead of averaged."""
+COMPARED = (
+    "logp",
+    "behaviour",
+    "proximal",
+    "engine",
+    "trainer",
+    "trainer_known",
+    "staleness_weight",
+    "mismatch_weight",
+    "silenced",
+)
+"""Per-token values that are compared with one another instead of averaged: log π_θ, log μ, log π_prox (absent where
+it is not known), log μ_engine, log μ_train and whether that is known, the factors of the two corrections, and whether a
+clip took the gradient away."""
 
 
 @dataclass
@@ -21,7 +33,7 @@ class IterationRecord:
     """Per-token values of every trained action token of an iteration, and where the time went (wall seconds)."""
 
     wait_s: float = 0.0
-    """Waiting for the batch."""
+    """Waiting for the batch, or for its next group."""
     prepare_s: float = 0.0
     """Advantages, proximal and reference forwards."""
     train_s: float = 0.0
@@ -30,21 +42,29 @@ class IterationRecord:
     """Handing over the new weights."""
     batch: Mapping[str, float] = field(default_factory=dict)
     """Figures of the batch itself."""
+    discarded: int = 0
+    """Times that what was trained while the batch came in was not the batch."""
     _values: defaultdict[str, list[NDArray[np.float64]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, name: str, per_token: Tensor) -> None:
         """Note one value per trained action token, [N]."""
         self._values[name].append(per_token.detach().double().cpu().numpy())
 
+    def discard(self) -> None:
+        """Forget the tokens noted so far: they are not trained on."""
+        self._values.clear()
+        self.discarded += 1
+
     def metrics(self) -> dict[str, float]:
         """The iteration in figures; means run over all its trained action tokens."""
         values = {name: np.concatenate(parts) for name, parts in self._values.items()}
-        ratios = ratio_metrics(*(values[name] for name in LOGPROBS)) if "logp" in values else {}
-        means = {name: float(array.mean()) for name, array in values.items() if name not in LOGPROBS and len(array)}
+        ratios = iteration_metrics(values) if "logp" in values else {}
+        means = {name: float(array.mean()) for name, array in values.items() if name not in COMPARED and len(array)}
         times = {
             "learner/wait_s": self.wait_s,
             "learner/prepare_s": self.prepare_s,
             "learner/train_s": self.train_s,
             "learner/publish_s": self.publish_s,
+            "learner/stream_discarded": float(self.discarded),
         }
         return {**self.batch, **ratios, **means, **times}

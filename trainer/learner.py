@@ -9,20 +9,17 @@ schedule, clipping, trackers and checkpoints; a resumed run continues bit by bit
 
 from __future__ import annotations
 
-import copy
 import math
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_model, save_model
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback
 from transformers.modeling_utils import PreTrainedModel
@@ -36,13 +33,13 @@ from rocknroll.trainer.checkpoint import (
     read_state,
     write_state,
 )
-from rocknroll.trainer.experience import Experience, Minibatch, PerToken, prepare
+from rocknroll.trainer.comparisons import Comparisons
+from rocknroll.trainer.experience import Experience, Minibatch, prepare
+from rocknroll.trainer.interrupts import interruptible
 from rocknroll.trainer.iteration_record import IterationRecord
-from rocknroll.trainer.logprobs import action_logprobs
 from rocknroll.trainer.metrics_log import MetricsLog
-from rocknroll.trainer.objectives.losses import POLICY_LOSSES, USES_PROXIMAL, k3_kl, regularised
 from rocknroll.trainer.packed_attention import use_packed_attention
-from rocknroll.trainer.packing import PackedPass, plan
+from rocknroll.trainer.passes import Passes
 from rocknroll.trainer.policy import save_policy
 from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch, Stream, StreamStopped
@@ -50,6 +47,9 @@ from rocknroll.trainer.training_arguments import tensorboard, training_arguments
 from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model
 
 __all__ = ["Batch", "Learner", "LearnerDiverged", "Stream", "StreamStopped"]
+
+
+T = TypeVar("T")
 
 
 class LearnerDiverged(Exception):
@@ -75,15 +75,26 @@ class Learner(StreamTrainer):
         temperature: float = 1.0,
         checkpoint_every: int = 20,
         on_iteration: Callable[[Mapping[str, float]], None] | None = None,
+        num_groups: int = 0,
+        max_staleness: int = 0,
     ) -> None:
+        """`num_groups` of a batch are needed for `section.stream`, and `max_staleness`, the most versions that a token
+        may be behind, for `section.mismatch`.
+
+        Raises:
+            ValueError: `section.stream` without `num_groups`.
+        """
+        if section.stream and not num_groups:
+            raise ValueError("a learner that trains on groups as they come needs to know how many a batch has")
         self.section = section
         self.version = 0
         self._policy = model
         self._stream = stream
         self._run_dir = run_dir
-        self._temperature = temperature
         self._checkpoint_every = checkpoint_every
         self._on_iteration = on_iteration
+        self._num_groups = num_groups
+        self._passes = Passes(section, temperature)
         self._metrics = MetricsLog(run_dir / "metrics.jsonl")
         self._current: Experience | None = None
         self._record = IterationRecord()
@@ -94,7 +105,7 @@ class Learner(StreamTrainer):
         disable_progress_bar()
         use_packed_attention(model)
         disable_dropout_in_model(model)
-        self._reference = _frozen(model) if section.kl_coef > 0 else None
+        self._comparisons = Comparisons(model, section, self._passes, max_staleness)
         super().__init__(
             model=model,
             args=training_arguments(section, run_dir, report_to, seed, use_cpu=model.device.type == "cpu"),
@@ -118,7 +129,7 @@ class Learner(StreamTrainer):
             LearnerDiverged: a loss or gradient is not finite.
         """
         torch.set_num_threads(self.section.threads)
-        with self._interruptible() as interrupted:
+        with interruptible(self.request_stop, lambda: self._waiting) as interrupted:
             try:
                 self._train(newest_checkpoint(self._checkpoints) if resume else None)
             finally:
@@ -159,47 +170,25 @@ class Learner(StreamTrainer):
         assert experience is not None
         minibatch: Minibatch = inputs["minibatch"]
         began = time.perf_counter()
-        model.train()
-        total = torch.zeros((), device=self.args.device)
-        for packed in plan([experience.trajectories[m] for m in minibatch.members], self.section.pass_tokens):
-            members = [minibatch.members[index] for index in packed.members]
-            weights = torch.from_numpy(minibatch.weights[list(packed.members)]).float().to(total.device)
-            loss = (weights[:, None] * self._token_losses(model, packed, experience, members)).sum()
-            if not math.isfinite(loss.item()):
-                raise self._diverged("loss", loss.item())
-            self.accelerator.backward(loss)
-            total += loss.detach()
+        if experience.streamed_loss is None:
+            total = self._accumulate(model, experience, minibatch.members, minibatch.weights)
+        else:
+            total = _divide_gradients(model, minibatch.normaliser, experience.streamed_loss)
         self._record.train_s += time.perf_counter() - began
         return total
 
-    def _token_losses(self, model: Any, packed: PackedPass, experience: Experience, members: Sequence[int]) -> Tensor:
-        """Loss of each action token, [S, A], 0 where there is none."""
-        section = self.section
-        logp, entropy = action_logprobs(model, packed, self._temperature)
-        if not section.entropy_coef:
-            entropy = entropy.detach()
-        device = logp.device
-        behaviour = _flat([t.logprobs[t.action_mask] for t in (experience.trajectories[m] for m in members)], device)
-        advantage = _flat([experience.advantages[m] for m in members], device)
-        proximal = _flat([experience.proximal[m] for m in members], device) if experience.proximal else logp.detach()
-        mask = packed.mask.to(device)
-        loss, stats = POLICY_LOSSES[section.objective](
-            packed.rows(logp), packed.rows(behaviour), packed.rows(proximal), packed.rows(advantage), mask, section
-        )
-        kl = None
-        if section.kl_coef:
-            reference = _flat([experience.reference[m] for m in members], device)
-            kl = k3_kl(packed.rows(logp), packed.rows(reference), mask)
-            self._record.add("objective/kl_reference", kl[mask])
-        self._record.add("logp", logp)
-        self._record.add("behaviour", behaviour)
-        self._record.add("proximal", proximal)
-        self._record.add("objective/entropy", entropy)
-        for name, value in stats.items():
-            self._record.add(f"objective/{name}", value[mask])
-        return regularised(
-            loss, mask, entropy=packed.rows(entropy), entropy_coef=section.entropy_coef, kl=kl, kl_coef=section.kl_coef
-        )
+    def _accumulate(
+        self, model: Any, experience: Experience, members: Sequence[int], weights: NDArray[np.float64]
+    ) -> Tensor:
+        """Add the gradient of the weighted loss of these members; returns that loss."""
+        model.train()
+        total = torch.zeros((), device=self.args.device)
+        for loss in self._passes.losses(model, experience, members, weights, self._record):
+            if not math.isfinite(loss.item()):
+                raise self._diverged("loss", loss.item())
+            self.accelerator.backward(loss)
+            total = total + loss.detach()
+        return total
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clips, and refuses to let a broken gradient reach the optimiser."""
@@ -235,6 +224,7 @@ class Learner(StreamTrainer):
         staged = self._staging / f"checkpoint-{self.state.global_step}"
         try:
             write_state(staged, self.version, self._stream.state_dict(), self._current)
+            self._comparisons.save(staged)
             super()._save_checkpoint(model, trial)
         finally:
             self._staging = None
@@ -250,6 +240,7 @@ class Learner(StreamTrainer):
         state = read_state(Path(checkpoint))
         self.version = state.version
         self._stream.load_state_dict(state.stream)
+        self._comparisons.load(Path(checkpoint), state.version)
         self._metrics.keep_until(state.version)
         if state.pending is not None:
             self._current = self._restore(state.pending)
@@ -273,33 +264,60 @@ class Learner(StreamTrainer):
 
     def _receive(self) -> Experience:
         """Wait for the next batch and compute what its steps need from forward passes of the weights as they are."""
+        loss, seen = self._accumulate_as_groups_come() if self.section.stream else (None, [])
+        batch = self._wait(lambda: self._stream.next_batch(self.version))
+        as_streamed = sorted(group.id for group in batch.groups) == sorted(seen)
+        if loss is not None and not as_streamed:
+            # Others finished in time to be taken instead: train on what the batch is.
+            self._policy.zero_grad()
+            self._record.discard()
+        experience = self._prepared(batch, score=not as_streamed)
+        experience.streamed_loss = loss if as_streamed else None
+        self._comparisons.keep(self.version)
+        return experience
+
+    def _accumulate_as_groups_come(self) -> tuple[Tensor, list[str]]:
+        """Gradients of the groups of the next batch while the rest is being played, before normalisation.
+
+        Returns the sum of their losses and the groups' ids. Passes never mix groups, so how many come at a time
+        changes nothing.
+        """
+        total, seen = torch.zeros((), device=self.args.device), list[str]()
+        try:
+            while len(seen) < self._num_groups:
+                if self._stop_requested.is_set():
+                    raise StreamStopped
+                ready = self._wait(lambda: self._stream.ready_groups(self.version, len(seen)))
+                for group in ready[: self._num_groups - len(seen)]:
+                    part = self._prepared(Batch((group,)))
+                    began = time.perf_counter()
+                    (step,) = part.minibatches
+                    total = total + self._accumulate(self._policy, part, step.members, step.base)
+                    self._record.train_s += time.perf_counter() - began
+                    seen.append(group.id)
+        except (StreamStopped, KeyboardInterrupt):
+            self._policy.zero_grad()
+            raise
+        return total, seen
+
+    def _wait(self, wanted: Callable[[], T]) -> T:
+        """What the stream gives; Ctrl-C ends the wait."""
         began = time.perf_counter()
         self._waiting = True
         try:
-            batch = self._stream.next_batch(self.version)
+            return wanted()
         finally:
             self._waiting = False
-        self._record.wait_s += time.perf_counter() - began
+            self._record.wait_s += time.perf_counter() - began
+
+    def _prepared(self, batch: Batch, *, score: bool = True) -> Experience:
+        """The batch ready to train on; `score`: with the log-probabilities that its losses compare."""
         began = time.perf_counter()
         experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
-        members = experience.with_gradient
-        if len(experience.minibatches) > 1 and self.section.objective in USES_PROXIMAL:
-            experience.proximal = self._score(self._policy, experience, members)
-        if self._reference is not None:
-            experience.reference = self._score(self._reference, experience, members)
+        if score:
+            self._comparisons.score(experience)
         self._record.prepare_s += time.perf_counter() - began
         return experience
-
-    @torch.no_grad()
-    def _score(self, model: PreTrainedModel, experience: Experience, members: Sequence[int]) -> dict[int, PerToken]:
-        """Log-probabilities of the members' action tokens under `model`."""
-        scored: dict[int, PerToken] = {}
-        for packed in plan([experience.trajectories[m] for m in members], self.section.pass_tokens):
-            logp, _ = action_logprobs(model, packed, self._temperature)
-            sizes = packed.mask.sum(1).tolist()
-            for index, values in zip(packed.members, torch.split(logp.cpu(), sizes), strict=True):
-                scored[members[index]] = values.numpy()
-        return scored
 
     def _restore(self, pending: PendingBatch) -> Experience:
         batch = Batch(groups=pending.groups, metrics=pending.metrics)
@@ -310,28 +328,15 @@ class Learner(StreamTrainer):
                 f"for {len(experience.minibatches)}: resume with the `epochs` and `minibatches` it was started with"
             )
         experience.steps_done = pending.steps_done
-        experience.proximal, experience.reference = pending.proximal, pending.reference
+        experience.proximal, experience.reference, experience.past = pending.proximal, pending.reference, pending.past
         return experience
 
     def begin(self, resumed: bool) -> None:
         """Before the first step: the reference policy, the engine's weights, the rollouts."""
-        if self._reference is not None:
-            self._load_or_keep_reference(resumed)
+        self._comparisons.begin(self._checkpoints, resumed)
         if resumed:
-            self._stream.publish(self.version, self._policy.state_dict())
+            self._stream.publish(self.version, self._comparisons.published(self.version))
         self._stream.start()
-
-    def _load_or_keep_reference(self, resumed: bool) -> None:
-        """The reference is the policy at the start of RL, also for a run that is resumed."""
-        assert self._reference is not None
-        file = self._checkpoints / "reference.safetensors"
-        if resumed:
-            if not file.exists():
-                raise CheckpointError(f"{file} is missing: this run began with `learner.kl_coef=0`, so keep it at 0")
-            load_model(self._reference, file)
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_model(self._reference, str(file))
 
     def after_step(self, control: Any) -> None:
         """Count the step; after a batch's last one publish, log and perhaps save."""
@@ -356,27 +361,6 @@ class Learner(StreamTrainer):
         if self._stop_requested.is_set():
             control.should_training_stop = True
             control.should_save = self.state.global_step != self._saved_step
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[threading.Event]:
-        """Ctrl-C asks for a stop; while the learner only waits, it ends the wait. A second one interrupts at once."""
-        interrupted = threading.Event()
-        if threading.current_thread() is not threading.main_thread():
-            yield interrupted
-            return
-
-        def on_interrupt(_signal: int, _frame: Any) -> None:
-            again = interrupted.is_set()
-            interrupted.set()
-            self.request_stop()
-            if again or self._waiting:
-                raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGINT, on_interrupt)
-        try:
-            yield interrupted
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 class _Minibatches:
@@ -405,14 +389,10 @@ class _Flow(TrainerCallback):
         self._learner.after_stream(control)
 
 
-def _frozen(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that never changes."""
-    frozen = copy.deepcopy(model)
-    frozen.requires_grad_(False)
-    frozen.train(False)
-    return frozen
-
-
-def _flat(per_token: Sequence[np.ndarray[Any, Any]], device: torch.device) -> Tensor:
-    """Per-trajectory arrays as one float32 tensor [N]."""
-    return torch.from_numpy(np.concatenate(per_token).astype(np.float32, copy=False)).to(device)
+def _divide_gradients(model: nn.Module, normaliser: int, loss: Tensor) -> Tensor:
+    """Turn sums over a step into its update: gradients in place, and the loss; sums of nothing stay 0."""
+    divisor = max(1, normaliser)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.div_(divisor)
+    return loss / divisor

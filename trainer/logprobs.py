@@ -18,7 +18,9 @@ from rocknroll.trainer.packing import NO_TOKEN, PackedPass
 
 
 def action_logprobs(model: PreTrainedModel, packed: PackedPass, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each action token's distribution, both [N], differentiable, float32.
+    """Log-probability and entropy of each action token's distribution, both [N], differentiable.
+
+    float32, whatever narrower type the model computes in; float64 for a model in float64.
 
     The model must use packed attention (`use_packed_attention`).
 
@@ -33,7 +35,7 @@ def action_logprobs(model: PreTrainedModel, packed: PackedPass, temperature: flo
         use_cache=False,
         logits_to_keep=packed.predict.to(device),
     )
-    logits = output.logits[0].float()
+    logits = output.logits[0].to(torch.promote_types(output.logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
     targets = packed.targets.to(device)

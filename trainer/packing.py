@@ -38,6 +38,8 @@ class PackedPass:
     """[N] int64: the action tokens."""
     mask: Tensor
     """[S, A] bool: which entries of a row-per-trajectory matrix are action tokens; true N times."""
+    segments: Tensor
+    """[S, A] int64: which contiguous run of its trajectory's action tokens each is in; 0 where there is none."""
     allowed: Tensor | None
     """[N, K] int64: with constrained decoding, the tokens that were allowed, filled up with NO_TOKEN."""
 
@@ -87,6 +89,8 @@ def _pack(trajectories: Sequence[Trajectory], members: Sequence[int]) -> PackedP
     tokens = [trajectory.token_ids[:length] for trajectory, length in zip(packed, lengths, strict=True)]
     targets = [trajectory.token_ids[positions] for trajectory, positions in zip(packed, actions, strict=True)]
     predict = [positions - 1 + start for positions, start in zip(actions, boundaries[:-1], strict=True)]
+    mask = torch.from_numpy(np.arange(counts.max())[None, :] < counts[:, None])
+    runs = [np.cumsum(np.diff(positions, prepend=positions[0]) > 1) for positions in actions]
     return PackedPass(
         members=tuple(members),
         token_ids=_int64(np.concatenate(tokens))[None],
@@ -94,7 +98,8 @@ def _pack(trajectories: Sequence[Trajectory], members: Sequence[int]) -> PackedP
         boundaries=_int64(boundaries),
         predict=_int64(np.concatenate(predict)),
         targets=_int64(np.concatenate(targets)),
-        mask=torch.from_numpy(np.arange(counts.max())[None, :] < counts[:, None]),
+        mask=mask,
+        segments=torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, _int64(np.concatenate(runs))),
         allowed=_pack_allowed(packed),
     )
 

@@ -6,7 +6,7 @@ imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,14 +26,15 @@ class Batch:
 
 
 class StreamStopped(Exception):
-    """`next_batch` will give nothing any more because the stream was asked to stop."""
+    """`next_batch` or `ready_groups` will give nothing any more because the stream was asked to stop."""
 
 
 class Stream(Protocol):
     """Where a learner's batches come from. All calls come from the learner's thread and block.
 
     Order of calls: `load_state_dict` (only when resuming), `publish` (the weights to begin with),
-    `start`, then `next_batch(v)` and `publish(v + 1)` in turn, and at last `stop`, always.
+    `start`, then `next_batch(v)` and `publish(v + 1)` in turn, and at last `stop`, always. A learner that trains
+    while the batch is being played calls `ready_groups(v, …)` before `next_batch(v)`, until it has had every group.
     """
 
     def start(self) -> None:
@@ -44,6 +45,15 @@ class Stream(Protocol):
 
         Raises:
             StreamStopped: no batch will come; the learner saves a checkpoint and ends.
+        """
+
+    def ready_groups(self, version: int, seen: int) -> Sequence[Group]:
+        """Wait until more than `seen` groups of the batch for `version` are complete; those beyond `seen`.
+
+        Groups come in order of completion, each once; together they are those of `next_batch(version)`.
+
+        Raises:
+            StreamStopped: no further group will come.
         """
 
     def publish(self, version: int, state: Mapping[str, torch.Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,34 @@ def test_resume_with_another_recipe_names_what_differs(roll: Roll, tmp_path: Pat
     RunFolder(tmp_path / "runs" / "x").write_recipe(Recipe(name="x", seed=1))
     result = roll("train", "alfworld", "--resume", "runs/x")
     assert_told(result, ExitCode.RUN_FOLDER, "`seed`", "Leave the recipe out")
+
+
+def test_resume_keeps_what_trajectories_depend_on(roll: Roll, tmp_path: Path) -> None:
+    RunFolder(tmp_path / "runs" / "x").write_recipe(Recipe(name="x", seed=1))
+    result = roll("train", "--resume", "runs/x", "seed=2")
+    assert_told(result, ExitCode.RUN_FOLDER, "keeps the `seed`", "--name")
+
+
+def test_a_run_that_is_at_work_is_not_replaced(roll: Roll, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "alfworld")
+    folder.write_recipe(Recipe(name="alfworld"))
+    with folder.held():
+        assert_told(roll("train", "alfworld", "--force"), ExitCode.RUN_FOLDER, f"process {os.getpid()}")
+    assert folder.exists()
+
+
+def test_a_run_without_a_ledger_says_so(roll: Roll, tmp_path: Path) -> None:
+    RunFolder(tmp_path / "runs" / "x").write_recipe(Recipe(name="x"))
+    for arguments in (["--ledger"], ["--ledger", "--json"]):
+        assert_told(roll("inspect", "runs/x", *arguments), ExitCode.RUN_FOLDER, "has no ledger")
+
+
+def test_a_damaged_ledger_is_named_and_left_alone(roll: Roll, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "x")
+    folder.write_recipe(Recipe(name="x"))
+    folder.ledger.write_bytes(b"not a database, whatever its name says")
+    assert_told(roll("inspect", "runs/x", "--ledger"), ExitCode.RUN_FOLDER, "ledger.sqlite", "damaged")
+    assert folder.ledger.read_bytes() == b"not a database, whatever its name says"
 
 
 def test_evaluating_an_unfinished_run_says_so(roll: Roll, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_round_domain_cause_and_a_change_of_weights_are_shown(roll: Roll, folder
     write_trajectories(folder.trajectories, 6, [Group("g3", "fetch/apple", (lost,), "short")])
     lines = roll("inspect", folder.path, "g3.0").stdout.splitlines()
     assert lines[0].endswith("home: fetch")
-    assert "task fetch/apple, group g1, short round" in lines
+    assert "task fetch/apple, group g3, short round" in lines
     assert "lost to env_hung: no answer" in lines
     assert any(line.endswith("not admitted   v4 then v5") for line in lines)
     data = json.loads(roll("inspect", folder.path, "g3.0", "--json").stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,17 @@ def test_a_file_in_the_way_is_left_alone(recipe: Recipe, tmp_path: Path) -> None
     (tmp_path / "x").write_text("precious")
     with pytest.raises(RunFolderError, match="is in the way"):
         new_run(recipe, force=True)
+
+
+def test_a_run_is_written_by_one_process_at_a_time(recipe: Recipe) -> None:
+    folder = new_run(recipe)
+    folder.write_recipe(recipe)
+    with folder.held():
+        for refused in (folder.held().__enter__, folder.remove):
+            with pytest.raises(RunFolderError, match=rf"being written by process {os.getpid()}.*--resume"):
+                refused()
+    folder.remove()
+    assert not folder.path.exists()
 
 
 def test_evaluations_read_back_in_order_and_by_split(recipe: Recipe) -> None:

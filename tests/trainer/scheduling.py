@@ -47,11 +47,13 @@ def played(
     )
 
 
+def new_scheduler(options: SchedulerOptions) -> Scheduler:
+    """One that has not begun; its task order is the same for all options."""
+    return Scheduler(TaskOrder(TASKS, seed=3), options)
+
+
 def make(num_groups: int = 2, group_size: int = 2, async_ratio: float = 0.0, **options: Any) -> Scheduler:
-    return Scheduler(
-        TaskOrder(TASKS, seed=3),
-        SchedulerOptions(num_groups=num_groups, group_size=group_size, async_ratio=async_ratio, **options),
-    )
+    return new_scheduler(SchedulerOptions(num_groups, group_size, async_ratio, **options))
 
 
 def start_all(scheduler: Scheduler) -> list[Episode]:
@@ -66,6 +68,24 @@ def finish(scheduler: Scheduler, episodes: Iterable[Episode], version: int = 0) 
 
 def of_group(episodes: Iterable[Episode], *groups: int) -> list[Episode]:
     return [episode for episode in episodes if episode.group in groups]
+
+
+def groups_of(episodes: Iterable[Episode]) -> list[int]:
+    """The groups of `episodes`, in order of appearance."""
+    return list(dict.fromkeys(episode.group for episode in episodes))
+
+
+def lose(scheduler: Scheduler, *episodes: Episode) -> None:
+    """They are lost to infrastructure."""
+    for episode in episodes:
+        scheduler.finished(episode, played(episode, 0, Outcome.INFRA_ERROR))
+
+
+def taken(scheduler: Scheduler) -> list[str]:
+    """Names of the groups of the batch that is handed out now."""
+    batch = scheduler.take_batch()
+    assert batch is not None
+    return [group.id for group in batch.groups]
 
 
 class Laws:

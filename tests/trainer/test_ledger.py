@@ -8,19 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import played
 import pytest
+from recorded import finished, keep
+from recorded import member as episode
 
-from rocknroll.envs.text import Task
 from rocknroll.trainer.rollout import ledger_file
 from rocknroll.trainer.rollout.events import (
     Aborted,
     BatchTaken,
-    Episode,
     Failed,
     GroupRequeued,
     Kept,
@@ -30,23 +28,7 @@ from rocknroll.trainer.rollout.events import (
 )
 from rocknroll.trainer.rollout.ledger import Ledger, LedgerError
 from rocknroll.trainer.storage import encode
-from rocknroll.trainer.trajectory import Outcome, Trajectory
-
-
-def episode(group: int = 0, member: int = 0, attempt: int = 0) -> Episode:
-    return Episode(group, member, attempt, Task(f"task {group}", "kind"))
-
-
-def finished(of: Episode, outcome: Outcome = Outcome.COMPLETED, cause: str = "") -> Trajectory:
-    rng = np.random.default_rng([of.group, of.member, of.attempt])
-    made = played.trajectory(rng, of.id, group_id=f"g{of.group}", outcome=outcome)
-    return replace(made, task_id=of.task.id, cause=cause)
-
-
-def keep(ledger: Ledger, *episodes: Episode) -> None:
-    for one in episodes:
-        ledger.record([Started(one, 0)], {})
-        ledger.record([Kept(one, finished(one))], {})
+from rocknroll.trainer.trajectory import Outcome
 
 
 @pytest.fixture
@@ -91,15 +73,15 @@ def test_a_call_is_recorded_whole_or_not_at_all(ledger: Ledger) -> None:
 
 
 def test_what_was_being_played_counts_as_interrupted_once(ledger: Ledger, path: Path) -> None:
-    keep(ledger, episode(member=0))
-    ledger.record([Started(episode(member=1), 0)], {})
+    keep(ledger, episode(number=0))
+    ledger.record([Started(episode(number=1), 0)], {})
     restored = ledger.restore()
     assert restored is not None
     assert restored.interrupted == 1
     again = ledger.restore()
     assert again is not None
     assert again.interrupted == 0
-    ledger.record([Started(episode(member=1), 0)], {})
+    ledger.record([Started(episode(number=1), 0)], {})
     assert rows(path, "SELECT starts, interrupted FROM episodes WHERE id = 'g0.1.0'") == [(2, 1)]
 
 

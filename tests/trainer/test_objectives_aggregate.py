@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rocknroll.trainer.objectives.aggregate import AGGREGATIONS, token_weights
+from rocknroll.trainer.objectives.aggregate import AGGREGATIONS, base_weights, normaliser, token_weights
 
 LOSSES = [[1.0, 2.0, 3.0], [], [10.0], [4.0, 6.0]]
 COUNTS = np.array([len(row) for row in LOSSES])
@@ -32,6 +32,13 @@ def test_sequence_sum_divides_by_the_constant_whatever_the_length() -> None:
 
 
 @pytest.mark.parametrize("mode", sorted(AGGREGATIONS))
+def test_parts_of_a_step_sum_to_the_whole_once_the_normaliser_is_known(mode: str) -> None:
+    parts = [COUNTS[:2], COUNTS[2:]]
+    base = np.concatenate([base_weights(mode, part, 16) for part in parts])
+    assert base / normaliser(mode, COUNTS) == pytest.approx(token_weights(mode, COUNTS, 16), rel=1e-15)
+
+
+@pytest.mark.parametrize("mode", sorted(AGGREGATIONS))
 @pytest.mark.parametrize("counts", [[], [0], [0, 0]])
 def test_a_step_without_tokens_weighs_nothing(mode: str, counts: list[int]) -> None:
-    assert not token_weights(mode, np.array(counts, dtype=np.int64)).any()
+    assert not token_weights(mode, np.array(counts, dtype=np.int64), 16).any()

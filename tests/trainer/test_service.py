@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from rocknroll.envs.registry import family as make_family
+from rocknroll.trainer.controller import write_weights
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout.loop import RolloutFailed
@@ -52,14 +54,20 @@ def policy(recipe: Recipe) -> Path:
     return prepare_policy(recipe, [family], lambda phase, done, total: None)
 
 
+@contextmanager
+def running(recipe: Recipe, policy: Path) -> Iterator[RolloutService]:
+    service = RolloutService(recipe, policy)
+    try:
+        service.ready()
+        yield service
+    finally:
+        service.stop()
+
+
 @pytest.fixture
 def service(recipe: Recipe, policy: Path) -> Iterator[RolloutService]:
-    running = RolloutService(recipe, policy)
-    try:
-        running.ready()
-        yield running
-    finally:
-        running.stop()
+    with running(recipe, policy) as service:
+        yield service
 
 
 def forward_logprobs(model: torch.nn.Module, trajectory: Trajectory) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -76,18 +84,29 @@ def forward_logprobs(model: torch.nn.Module, trajectory: Trajectory) -> np.ndarr
     return np.array(values, dtype=np.float32)
 
 
-def test_a_killed_sandbox_costs_one_trajectory_and_its_slot_comes_back(service: RolloutService) -> None:
-    first = service.next_batch(0)
-    assert "infra_error" not in first.outcomes
-    os.kill(service.sandbox_pids()[0], signal.SIGKILL)  # the next batch is being played in all three
-    second = service.next_batch(1)
-    assert len(second.groups) == 2
-    assert second.outcomes["infra_error"] == 1
-    assert second.outcomes["retried"] == 1
-    deadline = time.monotonic() + 60
-    while len(service.sandbox_pids()) < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(service.sandbox_pids()) == 3, "the killed sandbox was not replaced"
+def test_killed_sandboxes_cost_one_trajectory_each_and_their_slots_come_back(
+    recipe: Recipe, policy: Path, tmp_path: Path
+) -> None:
+    ahead = recipe.rollout.model_copy(update={"async_ratio": 4.0})  # so much is admitted that all three always play
+    model, _ = load_policy(str(policy), "float32")
+    weights = write_weights(model.state_dict(), tmp_path / "same.safetensors")
+    with running(recipe.model_copy(update={"rollout": ahead}), policy) as service:
+        assert "infra_error" not in service.next_batch(0).outcomes
+        for pid in service.sandbox_pids():  # some may still be starting on a busy machine
+            os.kill(pid, signal.SIGKILL)
+        for version in range(1, 4):
+            service.publish(version, weights)
+            batch = service.next_batch(version)
+            assert len(batch.groups) == 2
+        lost = batch.outcomes["infra_error"]
+        assert 1 <= lost <= 3
+        assert batch.outcomes["retried"] == lost
+        causes = ("sandbox_lost", "env_crashed")  # whichever of the two processes was seen to die first
+        assert sum(batch.outcomes.get(f"infra_error/{cause}", 0) for cause in causes) == lost
+        deadline = time.monotonic() + 60
+        while len(service.sandbox_pids()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(service.sandbox_pids()) == 3, "the killed sandboxes were not replaced"
 
 
 def test_behaviour_logprobs_survive_turns_and_a_weight_swap(

@@ -25,6 +25,7 @@ boundary = Boundary(
         "rocknroll.trainer.errors.RecipeError": ExitCode.RECIPE,
         "rocknroll.trainer.errors.RunFolderError": ExitCode.RUN_FOLDER,
         "rocknroll.trainer.storage.StorageError": ExitCode.RUN_FOLDER,
+        "rocknroll.trainer.rollout.ledger_file.LedgerError": ExitCode.RUN_FOLDER,
         "rocknroll.trainer.checkpoint.CheckpointError": ExitCode.RUN_FOLDER,
         "rocknroll.trainer.learner.LearnerDiverged": ExitCode.POLICY,
         "rocknroll.trainer.render.PolicyError": ExitCode.POLICY,

@@ -33,9 +33,9 @@ WORTH_SHARING = 24
 class Batcher:
     """The requests of one engine, from its inbox to their last token."""
 
-    def __init__(self, forward: Forward, *, slots: int, max_length: int, version: int) -> None:
+    def __init__(self, forward: Forward, *, slots: int, max_length: int, version: int, exact: bool) -> None:
         self.counts: Counter[str] = Counter()
-        self._store = forward.new_store(slots, max_length)
+        self._store = forward.new_store(slots, max_length, exact)
         self._table = SlotTable(slots)
         self._newest = WeightSet(forward, version, generation=0)
         self._waiting: deque[Waiting] = deque()

@@ -17,8 +17,10 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from rocknroll.trainer.engines.base import EngineError
+from rocknroll.trainer.engines.exact import padded_index
 from rocknroll.trainer.engines.fused import FusedForward
-from rocknroll.trainer.engines.ragged import KVStore, RaggedBatch, Row
+from rocknroll.trainer.engines.probe import run_in_pieces
+from rocknroll.trainer.engines.ragged import KVStore, RaggedBatch
 
 ATTENTION = "rocknroll_slots"
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
@@ -28,8 +30,8 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
 class Forward(Protocol):
     """A model that can run ragged batches."""
 
-    def new_store(self, slots: int, max_length: int) -> KVStore:
-        """An empty KV store of the model's shape, type and device."""
+    def new_store(self, slots: int, max_length: int, exact: bool = False) -> KVStore:
+        """An empty KV store of the model's shape, type and device. `exact`: as `exact.py` says."""
 
     def logits(self, batch: RaggedBatch, last: Tensor) -> Tensor:
         """Run the batch; logits [N, V] of the packed tokens at the indices `last` [N]."""
@@ -56,7 +58,7 @@ class ModuleForward:
         self.model = model
         model.set_attn_implementation(ATTENTION)
 
-    def new_store(self, slots: int, max_length: int) -> KVStore:
+    def new_store(self, slots: int, max_length: int, exact: bool = False) -> KVStore:
         config = self.model.config.get_text_config()
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return KVStore(
@@ -67,6 +69,7 @@ class ModuleForward:
             head_dim=head_dim,
             dtype=self.model.dtype,
             device=self.model.device,
+            exact=exact,
         )
 
     def logits(self, batch: RaggedBatch, last: Tensor) -> Tensor:
@@ -74,10 +77,10 @@ class ModuleForward:
             input_ids=batch.ids[None],
             position_ids=batch.positions[None],
             use_cache=False,
-            logits_to_keep=last,
+            logits_to_keep=padded_index(last) if batch.store.exact else last,
             slot_batch=batch,
         )
-        logits: Tensor = output.logits[0]
+        logits: Tensor = output.logits[0, : len(last)]
         return logits
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -102,7 +105,7 @@ def make_forward(model: Any) -> Forward:
     forward: Forward = FusedForward(own) if FusedForward.serves(own) else ModuleForward(own)
     with torch.inference_mode():
         try:
-            got = _run_in_pieces(forward, probe)
+            got = run_in_pieces(forward, probe)
         except (TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
             raise EngineError(f"The embedded engine cannot serve {type(model).__name__}: {error}") from error
     bound = TOLERANCE.get(own.dtype, 0.25) * max(1.0, float(expected.abs().max()))
@@ -133,20 +136,6 @@ def load_weights(model: Any, state: Mapping[str, Any]) -> None:
     with torch.inference_mode():
         for name, value in state.items():
             own[name].copy_(value)
-
-
-def _run_in_pieces(forward: Forward, ids: Tensor) -> Tensor:
-    """Logits [T, V] of a context that arrives in pieces, at last token by token, beside another context."""
-    tokens: list[int] = ids.tolist()
-    store = forward.new_store(3, len(tokens))
-    pieces = []
-    for start, end in ((0, 5), (5, 9), (9, 10), (10, 11), (11, 12)):
-        rows = [Row(2, start, tokens[start:end]), Row(0, start, tokens[start:end])]
-        batch = RaggedBatch(rows, store)
-        logits = forward.logits(batch, torch.arange(len(batch.ids), device=ids.device))
-        owners = [row.slot for row in batch.rows for _ in row.tokens]
-        pieces.append(logits[[i for i, slot in enumerate(owners) if slot == 2]])
-    return torch.cat(pieces)
 
 
 def _slot_attention(

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rocknroll.trainer.engines.exact import padded_index
 from rocknroll.trainer.engines.ragged import KVStore, RaggedBatch
 
 FAMILIES = ("qwen3", "qwen2", "llama")
@@ -65,7 +66,7 @@ class FusedForward:
             and not getattr(config, "mlp_bias", False)
         )
 
-    def new_store(self, slots: int, max_length: int) -> KVStore:
+    def new_store(self, slots: int, max_length: int, exact: bool = False) -> KVStore:
         half = torch.arange(0, self._width, 2, dtype=torch.float32) / self._width
         frequency = 1.0 / (self.model.config.rope_parameters["rope_theta"] ** half)
         angles = torch.arange(max_length, dtype=torch.float32)[:, None] * frequency
@@ -78,6 +79,7 @@ class FusedForward:
             head_dim=self._width,
             dtype=torch.float32,
             device=self.model.device,
+            exact=exact,
         )
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -109,7 +111,8 @@ class FusedForward:
                 x += layer.out_bias
             gate, up = F.linear(self._norm(x), layer.gate_up).chunk(2, dim=1)
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
-        return F.linear(self._norm(x.index_select(0, last)), self._head, self._head_bias)
+        wanted = x.index_select(0, padded_index(last) if batch.store.exact else last)
+        return F.linear(self._norm(wanted), self._head, self._head_bias)[: len(last)]
 
     def _norm(self, x: Tensor) -> Tensor:
         """x / sqrt(mean(x²) + eps) over the last dimension."""

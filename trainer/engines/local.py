@@ -25,6 +25,7 @@ from rocknroll.trainer.engines.base import EngineError, Generation, InFlight, Re
 from rocknroll.trainer.engines.batcher import Batcher
 from rocknroll.trainer.engines.choices import prefix_tree
 from rocknroll.trainer.engines.forward import make_forward
+from rocknroll.trainer.engines.probe import is_exact
 from rocknroll.trainer.engines.requests import Reply, Waiting
 
 
@@ -38,15 +39,27 @@ class LocalEngine:
         version: policy version of the model's weights.
         threads: CPU threads of a forward pass. One is fastest for small models on few cores.
         seed: of the requests that bring none.
+        bit_exact: compute at shapes that make results the same bit for bit whatever else is computed; see the
+            property of this name, which says whether that holds here.
     """
 
     def __init__(
-        self, model: Any, *, slots: int, max_length: int, version: int = 0, threads: int = 1, seed: int = 0
+        self,
+        model: Any,
+        *,
+        slots: int,
+        max_length: int,
+        version: int = 0,
+        threads: int = 1,
+        seed: int = 0,
+        bit_exact: bool = False,
     ) -> None:
         if slots < 1 or max_length < 2:
             raise ValueError(f"an engine needs at least 1 slot and a length of 2, not {slots} and {max_length}")
-        self._batcher = Batcher(make_forward(model), slots=slots, max_length=max_length, version=version)
+        forward = make_forward(model)
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
+        self._exact = bit_exact and threads == 1 and is_exact(forward, self._vocabulary, max_length)
+        self._batcher = Batcher(forward, slots=slots, max_length=max_length, version=version, exact=bit_exact)
         self._max_length = max_length
         self._random = random.Random(seed)
         self._suspended = False
@@ -58,6 +71,14 @@ class LocalEngine:
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._work, args=(threads,), name="engine", daemon=True)
         self._thread.start()
+
+    @property
+    def bit_exact(self) -> bool:
+        """Whether tokens and log-probabilities are a function of weights, prompt and seed alone, bit for bit.
+
+        It was asked for, one thread computes, and a trial on this machine with this model showed it.
+        """
+        return self._exact
 
     @property
     def broken(self) -> str | None:
@@ -172,23 +193,25 @@ class LocalEngine:
             with self._wake:
                 self._closed = True
             # Nobody can post any more; requests that came in last are to fail with the others.
-            for call in self._inbox:
-                call()
+            while self._inbox:
+                with suppress(Exception):
+                    self._inbox.popleft()()
             self._batcher.fail_all(self._why_closed())
 
     def _serve(self) -> None:
         """Alternate between calls and steps until the engine is closed."""
         while not self._closed:
-            for call in self._next_calls():
-                call()
+            self._wait_for_work()
+            while self._inbox:
+                self._inbox.popleft()()
             self._batcher.admit()
             if self._batcher.running and not self._suspended:
                 start = time.perf_counter()
                 self._batcher.step()
                 self._busy_s += time.perf_counter() - start
 
-    def _next_calls(self) -> list[Callable[[], None]]:
-        """Calls that arrived; waits for one when there is nothing to compute."""
+    def _wait_for_work(self) -> None:
+        """Sleep while there is nothing to compute and nothing in the inbox."""
         with self._wake:
             nothing_to_do = self._suspended or self._batcher.idle
             if nothing_to_do and not self._inbox and not self._closed:
@@ -196,6 +219,3 @@ class LocalEngine:
                 self._wake.wait_for(lambda: self._inbox or self._closed)
                 self._idle_s += time.perf_counter() - self._idle_since
                 self._idle_since = None
-            calls = list(self._inbox)
-            self._inbox.clear()
-            return calls

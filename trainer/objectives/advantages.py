@@ -1,13 +1,14 @@
-"""Group-relative advantages as pure numpy functions: a group in, one array per member out.
+"""Advantages from returns, as pure numpy functions: groups in, one array per member out.
 
 Each array has shape [n]: one value per action token of that trajectory, in order. Everything is
-float64 until it reaches the loss.
+float64 until it reaches the loss. Most compare the members of one group (`ADVANTAGES`); some need
+the whole batch (`BATCH_ADVANTAGES`). `gae`, which needs a critic's values, is in `gae.py`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -40,12 +41,18 @@ class Advantage(Protocol):
     def __call__(self, group: Group, cfg: AdvantageConfig, /) -> tuple[Array, ...]: ...
 
 
+class BatchAdvantage(Protocol):
+    """Advantage of every action token of every member of every group, group by group."""
+
+    def __call__(self, groups: Sequence[Group], /) -> list[Array]: ...
+
+
 def standardised(values: Array) -> Array:
     """`(x − mean)/(std + 1e-6)` with the sample standard deviation (n − 1), as TRL and verl do.
 
     Equal values, and a single one, give exactly 0: there is nothing to prefer.
     """
-    if len(values) < 2 or bool((values == values[0]).all()):
+    if _alike(values):
         return np.zeros(len(values))
     return np.asarray((values - values.mean()) / (values.std(ddof=1) + STD_EPSILON))
 
@@ -55,12 +62,15 @@ def grpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     return _spread(group, standardised(group.rewards))
 
 
+def dr_grpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
+    """Return minus the group's mean, not divided by a standard deviation (Dr.GRPO, Liu et al. 2025, section 3.2)."""
+    return _spread(group, _centred(group.rewards))
+
+
 def rloo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     """Return minus the mean return of the *other* members (Ahmadian et al. 2024); a lone member gets 0."""
-    rewards, size = group.rewards, len(group.trajectories)
-    if size < 2 or bool((rewards == rewards[0]).all()):
-        return _spread(group, np.zeros(size))
-    return _spread(group, (rewards - rewards.mean()) * size / (size - 1))
+    size = len(group.trajectories)
+    return _spread(group, _centred(group.rewards) * size / max(1, size - 1))
 
 
 def gigpo(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
@@ -100,7 +110,38 @@ def staged(group: Group, cfg: AdvantageConfig) -> tuple[Array, ...]:
     )
 
 
-ADVANTAGES: Mapping[str, Advantage] = {"grpo": grpo, "rloo": rloo, "gigpo": gigpo, "staged": staged}
+def reinforce_pp(groups: Sequence[Group]) -> list[Array]:
+    """Return, standardised over all action tokens of the batch (REINFORCE++, Hu et al. 2025, arXiv 2501.03262)."""
+    return _whitened([values for group in groups for values in _spread(group, group.rewards)])
+
+
+def reinforce_pp_baseline(groups: Sequence[Group]) -> list[Array]:
+    """Return minus the group's mean, then as `reinforce_pp` (the paper's variant for groups)."""
+    return _whitened([values for group in groups for values in _spread(group, _centred(group.rewards))])
+
+
+ADVANTAGES: Mapping[str, Advantage] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "gigpo": gigpo,
+    "staged": staged,
+}
+BATCH_ADVANTAGES: Mapping[str, BatchAdvantage] = {
+    "reinforce++": reinforce_pp,
+    "reinforce++_baseline": reinforce_pp_baseline,
+}
+
+
+def advantages(name: str, groups: Sequence[Group], cfg: AdvantageConfig) -> list[Array]:
+    """Advantage `name` of all members of `groups`, group by group.
+
+    Raises:
+        ValueError: a group lacks what the estimator needs.
+    """
+    if name in BATCH_ADVANTAGES:
+        return BATCH_ADVANTAGES[name](groups)
+    return [values for group in groups for values in ADVANTAGES[name](group, cfg)]
 
 
 def discounted_returns(trajectory: Trajectory, gamma: float) -> Array:
@@ -135,18 +176,38 @@ def _compared(
             alike[key(turn)].append((member, index))
     returns = [discounted_returns(trajectory, gamma) for trajectory in group.trajectories]
     shares = [
-        np.array([turn.end - turn.start for turn in trajectory.turns]) / max(1, int(trajectory.action_mask.sum()))
+        np.array([turn.end - turn.start for turn in trajectory.turns]) / int(trajectory.action_mask.sum())
         for trajectory in group.trajectories
     ]
     result = [np.zeros(len(trajectory.turns)) for trajectory in group.trajectories]
     for places in alike.values():
         values = np.array([returns[member][index] for member, index in places])
-        if bool((values == values[0]).all()):
+        if _alike(values):
             continue
         compared = compare(values, np.array([shares[member][index] for member, index in places]))
         for (member, index), value in zip(places, compared, strict=True):
             result[member][index] = value
     return tuple(per_token(t, values) for t, values in zip(group.trajectories, result, strict=True))
+
+
+def _alike(values: Array) -> bool:
+    """There is nothing to tell apart."""
+    return not len(values) or bool(values.min() == values.max())
+
+
+def _centred(values: Array) -> Array:
+    """`x − mean`; equal values give exactly 0."""
+    if _alike(values):
+        return np.zeros(len(values))
+    return np.asarray(values - values.mean())
+
+
+def _whitened(per_member: list[Array]) -> list[Array]:
+    """All values together standardised, each token counting once."""
+    if not per_member:
+        return []
+    ends = np.cumsum([len(values) for values in per_member])
+    return np.split(standardised(np.concatenate(per_member)), ends[:-1])
 
 
 def _spread(group: Group, per_member: Array) -> tuple[Array, ...]:

@@ -18,7 +18,7 @@ FLAT = 1e-9
 class Candidate(NamedTuple):
     """A group that is to be admitted: a new one, or one that lost a race and what it has behind it."""
 
-    index: int
+    group: int
     losses: int = 0
     retries: int = 0
     attempt: int = 0

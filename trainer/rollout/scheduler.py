@@ -57,7 +57,7 @@ class Scheduler:
 
     def __init__(self, order: Order, options: SchedulerOptions) -> None:
         self._order = order
-        self._options = options
+        self.options = options
         self._pacing = options.pacing
         self._placement = Placement(options.engines, options.replicate_prompts)
         self._version = 0
@@ -138,16 +138,16 @@ class Scheduler:
         Raises:
             ValueError: the run is asynchronous, so which batch a group belongs to is decided when one is taken.
         """
-        if self._options.async_ratio:
+        if self.options.async_ratio:
             raise ValueError("groups are handed out before their batch in synchronous runs only (async_ratio 0)")
         return tuple(self._open[index].as_group(self._round.kind) for index in self._complete)
 
     def take_batch(self) -> Batch | None:
         """The groups to train on now, those due first at the front, or None while one that belongs in is unfinished."""
-        if len(self._complete) < self._options.num_groups:
+        if len(self._complete) < self.options.num_groups:
             return None
         by_age = sorted(self._complete, key=lambda index: (self._due(self._open[index]), index))
-        taken, left = by_age[: self._options.num_groups], by_age[self._options.num_groups :]
+        taken, left = by_age[: self.options.num_groups], by_age[self.options.num_groups :]
         reserved = [self._due(g) for g in self._unfinished() if g.losses >= self._round.max_losses]
         if self._pacing.must_wait(reserved, [self._due(self._open[index]) for index in left], self._batch):
             return None
@@ -159,7 +159,7 @@ class Scheduler:
         self._batch += 1
         self._filtered_for_batch = 0
         self._settle()
-        self._round = round_of(next_kind(self._batch, len(self._waiting), self._options), self._options)
+        self._round = round_of(next_kind(self._batch, len(self._waiting), self.options), self.options)
         return batch
 
     def drain(self) -> list[Event]:
@@ -169,7 +169,7 @@ class Scheduler:
 
     def counts(self) -> Mapping[str, int]:
         """Groups by where they stand, for the ledger and the status line; `playing` counts episodes."""
-        consumed = self._batch * self._options.num_groups
+        consumed = self._batch * self.options.num_groups
         return {
             "admitted": consumed + len(self._open),
             "open": len(self._open) - len(self._complete),
@@ -208,7 +208,7 @@ class Scheduler:
         self._version = state["version"]
         self._may_go_back = True
         self._batch = state["batches_taken"]
-        self._round = round_of(state["round"], self._options)
+        self._round = round_of(state["round"], self.options)
         self._next_index = state["next_index"]
         groups = [OpenGroup.restored(saved, self._order[saved["index"]], trajectories) for saved in state["open"]]
         self._open = {group.index: group for group in groups}
@@ -217,7 +217,7 @@ class Scheduler:
         self._queue = deque((index, member) for index, member in state["queue"])
         self._filtered_for_batch = state["filtered_for_batch"]
         self._totals = Counter(state["totals"])
-        self._placement = Placement(self._options.engines, self._options.replicate_prompts)
+        self._placement = Placement(self.options.engines, self.options.replicate_prompts)
         self._events = []
 
     def _admit(self) -> bool:
@@ -230,25 +230,25 @@ class Scheduler:
         else:
             candidate = Candidate(self._next_index)
             self._next_index += 1
-        members = self._options.group_size + self._round.extra_members
-        self._open[candidate.index] = OpenGroup(
-            candidate.index,
-            self._order[candidate.index],
+        members = self.options.group_size + self._round.extra_members
+        self._open[candidate.group] = OpenGroup(
+            candidate.group,
+            self._order[candidate.group],
             losses=candidate.losses,
             retries=candidate.retries,
             engine=self._placement.of_group(),
             attempts=[candidate.attempt] * members,
         )
-        self._queue.extend((candidate.index, member) for member in range(members))
+        self._queue.extend((candidate.group, member) for member in range(members))
         return True
 
     def _keep(self, group: OpenGroup, episode: Episode, trajectory: Trajectory) -> None:
         group.keep(episode.member, trajectory)
         self._events.append(Kept(episode, trajectory))
-        if len(group.kept) < self._options.group_size:
+        if len(group.kept) < self.options.group_size:
             return
         self._cut_off(group, Why.REDUNDANT)
-        budget = self._options.max_filtered
+        budget = self.options.max_filtered
         if budget is not None and self._filtered_for_batch < budget and group.flat():
             self._filtered_for_batch += 1
             self._totals["filtered"] += 1
@@ -259,8 +259,8 @@ class Scheduler:
     def _fail(self, group: OpenGroup, episode: Episode, trajectory: Trajectory) -> None:
         """A spare member makes up for a lost one; only when there is none left the lost one is played again."""
         queued = sum(index == group.index for index, _ in self._queue)
-        needed = len(group.kept) + len(group.playing) + queued < self._options.group_size
-        retried = needed and group.retries < self._options.infra_retries
+        needed = len(group.kept) + len(group.playing) + queued < self.options.group_size
+        retried = needed and group.retries < self.options.infra_retries
         self._events.append(Failed(episode, trajectory, retried))
         if retried:
             group.retries += 1

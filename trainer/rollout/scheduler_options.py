@@ -30,7 +30,7 @@ class SchedulerOptions:
     """Times lost members of a group are played again before it is given up, over all the times that it is played."""
     tail_batching: bool = False
     last_batch: int | None = None
-    """Index of the run's last batch; tail batching leaves no group in the long queue after it."""
+    """Index of the run's last batch: nothing starts that it leaves behind, and it leaves the long queue empty."""
     max_filtered: int | None = None
     """Dynamic sampling: flat groups that are set aside for one batch at most; None: off."""
     engines: int = 1
@@ -78,7 +78,7 @@ class SchedulerOptions:
     @property
     def pacing(self) -> Pacing:
         """The rules of admission and staleness that these options ask for."""
-        return Pacing(self.num_groups, self.async_ratio)
+        return Pacing(self.num_groups, self.async_ratio, self.last_batch)
 
 
 _LEAST = {

@@ -21,6 +21,8 @@ class Pacing:
 
     num_groups: int
     async_ratio: float
+    last_batch: int | None = None
+    """Index of the run's last batch: nothing is admitted for which there is no batch any more."""
 
     def __post_init__(self) -> None:
         if self.num_groups < 1:
@@ -47,7 +49,8 @@ class Pacing:
 
     def places(self, version: int, batch: int) -> int:
         """Groups that may be admitted and not yet taken; never more than ⌊(1 + α)·N⌋."""
-        return self.quota(self.front(version, batch)) - batch * self.num_groups
+        ahead = self.quota(self.front(version, batch)) - batch * self.num_groups
+        return ahead if self.last_batch is None else min(ahead, self._capacity(batch, self.last_batch))
 
     def closed(self, certain: Sequence[int], version: int, batch: int) -> int:
         """The last version d such that no other group due by d can be trained on in time.
