@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.run_folder import RunFolder
@@ -56,10 +58,11 @@ def check_resumable(folder: RunFolder) -> None:
 def has_ended(recipe: Recipe, folder: RunFolder) -> bool:
     """Whether the run has done everything that the recipe asks for."""
     iterations = recipe.learner.iterations
-    evaluated = {row.result.split for row in folder.evaluations() if row.iteration >= iterations}
+    last = [row.result for row in folder.evaluations() if row.iteration >= iterations]
+    evaluated = {(result.domain, result.split) for result in last}
     return (
         folder.policy.is_dir()
         and folder.report.is_file()
         and len(folder.metrics()) >= iterations
-        and evaluated >= set(recipe.eval.splits)
+        and evaluated >= set(product(recipe.domains or [""], recipe.eval.splits))
     )

@@ -50,7 +50,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
             if has_ended(recipe, folder):
                 ui.message(f"{folder.path} has ended: nothing is left to do")
                 return result_of(recipe, folder, time.monotonic() - began)
-        domains, policy = _prepare(recipe, ui)
+        domains, policy = prepare(recipe, ui)
         if not resume:
             stack.enter_context(folder.held())
             if folder.exists():
@@ -60,7 +60,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
 
 
-def _prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
+def prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
     """The environments and the policy to begin with."""
     if recipe.policy.model != "tiny":
         check_policy(recipe.policy.model)  # before minutes go into making games

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import rocknroll
-from rocknroll.trainer.cli import doctor, evaluate, inspect, recipes, train, validate
+from rocknroll.trainer.cli import doctor, evaluate, inspect, recipes, replay, train, validate
 from rocknroll.trainer.cli.exit_codes import boundary
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ for function, name in (
     (evaluate.evaluate, "eval"),
     (validate.validate, "validate"),
     (inspect.inspect, "inspect"),
+    (replay.replay, "replay"),
     (recipes.recipes, "recipes"),
     (doctor.doctor, "doctor"),
 ):

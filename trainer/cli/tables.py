@@ -14,6 +14,7 @@ from rocknroll.trainer.run_folder import Evaluation, RunFolder, by_split
 
 if TYPE_CHECKING:
     from rocknroll.trainer.audit import Audit
+    from rocknroll.trainer.replay import Replayed
 
 
 def run_summary(folder: RunFolder, out: TextIO) -> None:
@@ -57,6 +58,17 @@ def ledger_table(audit: Audit, out: TextIO) -> None:
     for problem in audit.problems:
         print(f"! {problem}", file=out)
     print("balanced" if audit.balanced else "NOT BALANCED", file=out)
+
+
+def replay_table(found: Replayed, out: TextIO) -> None:
+    """How far a policy is from those that played, by iteration."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("iteration", "trajectories", "tokens", "|Δ log p|", "KL", "ESS", "outside clip"):
+        table.add_column(column, justify="right")
+    for label, row in [*((str(at), one) for at, one in found.iterations.items()), ("all", found.total)]:
+        figures = (f"{row.mean_abs_delta:.4f}", f"{row.kl:.5f}", f"{row.ess:.1%}", f"{row.outside_clip:.1%}")
+        table.add_row(label, str(row.trajectories), str(row.tokens), *figures)
+    Console(file=out, highlight=False).print(table)
 
 
 def _by_cause(counts: Mapping[str, int]) -> str:
