@@ -31,7 +31,9 @@ class RemoteEnv:
         kwargs: Mapping[str, Any] | None = None,
         step_timeout_s: float = 30.0,
         name: str = "0",
+        reset_timeout_s: float | None = None,
     ) -> None:
+        """`reset_timeout_s`: `step_timeout_s` unless given."""
         env = sandbox.env
         if entry_point is not None:
             env = (
@@ -42,6 +44,7 @@ class RemoteEnv:
         if env is None:
             raise SpecInvalid("the sandbox's spec has no environment; name an entry_point")
         self._sandbox, self._env, self._step_timeout_s = sandbox, env, step_timeout_s
+        self._timeouts_s = {"reset": reset_timeout_s or step_timeout_s, "step": step_timeout_s}
         self._name = name
         self._made = env == sandbox.env and name == "0"
 
@@ -92,5 +95,6 @@ class RemoteEnv:
             body = dumps(request)
         except NotTransportable as error:
             raise SpecInvalid(str(error)) from None
-        _, answer = await self._sandbox.request(f"env.{request['op']}", {"env": self._name}, body, self._step_timeout_s)
+        op = request["op"]
+        _, answer = await self._sandbox.request(f"env.{op}", {"env": self._name}, body, self._timeouts_s[op])
         return loads(answer)

@@ -129,6 +129,9 @@ class SandboxSection(Section):
     count: PositiveInt = 32
     """Sandboxes kept ready; one environment, one lease and one trajectory each."""
     step_timeout_s: PositiveFloat = 30.0
+    """A step that takes longer counts as hung: the episode is lost and the sandbox replaced, ..."""
+    reset_timeout_s: PositiveFloat | None = None
+    """... and so does a reset, for which it is `step_timeout_s` unless given."""
     lease_s: PositiveFloat = 60.0
     cores: Cores = None
 
@@ -326,7 +329,7 @@ class Recipe(Section):
     seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
     domains: dict[str, DomainSection] = Field(default_factory=dict)
-    """Several environments in one run, by a name of their own, in place of `env` (docs/domains.md)."""
+    """Several environments in one run, by a name of their own, in place of `env` (docs/parts/domains.md)."""
     reward: RewardSection = RewardSection()
     policy: PolicySection = PolicySection()
     warmstart: WarmstartSection = WarmstartSection()

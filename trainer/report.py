@@ -37,10 +37,12 @@ def write(folder: RunFolder) -> Path:
         *_headlines(evaluations),
         _section("Success", _learning_curve(metrics, evaluations)),
         _section("By kind of task", _kinds(evaluations)),
+        *_domains(metrics, list(recipe.domains)),
         _section("Reward", _lines(metrics, {"batch/reward": "training"}, "mean return")),
         _section("Where time goes", _idle(metrics)),
         _section("Throughput", _lines(metrics, {"rollout/tokens_per_s": "generated"}, "tokens per second")),
         _section("Staleness", _staleness(metrics)),
+        _section("Rounds", _rounds(metrics)),
         f"<details><summary>Recipe</summary><pre>{escape(dump_recipe(recipe))}</pre></details>",
     ]
     page = (
@@ -96,6 +98,29 @@ def _kinds(evaluations: Sequence[Evaluation]) -> str:
     return "".join(tables)
 
 
+def _domains(metrics: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """What each domain got of the batches and made of it."""
+    success = {f"domain/{name}/success": name for name in names}
+    share = {f"domain/{name}/share": name for name in names}
+    return [
+        _section("Success in training, by domain", _lines(metrics, success, "success", percent=True)),
+        _section("Share of the batches, by domain", _lines(metrics, share, "share", percent=True)),
+    ]
+
+
+def _rounds(metrics: Sequence[Row]) -> str:
+    """Under tail batching: how much longer and better the episodes of one kind of round are than of the other."""
+    kinds = [kind for kind in ("short", "long") if any(f"round/{kind}_turns" in row for row in metrics)]
+    body = ""
+    for kind in kinds:
+        own = [row for row in metrics if f"round/{kind}_turns" in row]
+        turns, tokens, reward = (_mean(own, f"round/{kind}_{figure}") for figure in ("turns", "tokens", "reward"))
+        cells = (kind, f"{len(own)}", f"{turns:.1f}", f"{tokens:.1f}", f"{reward:.3f}")
+        body += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    head = "<tr><th>round</th><th>batches</th><th>turns</th><th>tokens</th><th>return</th></tr>"
+    return f"<table>{head}{body}</table>" if body else ""
+
+
 def _idle(metrics: Sequence[Row]) -> str:
     parts = {"idle/engine": "engine", "idle/environments": "environments", "idle/learner": "learner"}
     series = [Series(label, _points(metrics, key)) for key, label in parts.items()]
@@ -116,13 +141,17 @@ def _age(key: str) -> int:
     return int(key.rpartition("_")[2])
 
 
-def _lines(metrics: Sequence[Row], keys: dict[str, str], y_label: str) -> str:
+def _lines(metrics: Sequence[Row], keys: dict[str, str], y_label: str, *, percent: bool = False) -> str:
     series = [Series(label, _points(metrics, key)) for key, label in keys.items()]
-    return line_chart(series, x_label="iteration", y_label=y_label)
+    return line_chart(series, x_label="iteration", y_label=y_label, percent=percent)
 
 
 def _points(metrics: Sequence[Row], key: str) -> list[tuple[float, float]]:
     return [(row["iteration"], row[key]) for row in metrics if key in row]
+
+
+def _mean(metrics: Sequence[Row], key: str) -> float:
+    return sum(row[key] for row in metrics) / len(metrics)
 
 
 def _section(title: str, body: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ from click.testing import Result
 
 from rocknroll.trainer import report
 from rocknroll.trainer.chart import Series, line_chart
-from rocknroll.trainer.recipe import EnvSection, Recipe
+from rocknroll.trainer.recipe import DomainSection, EnvSection, Recipe
 from rocknroll.trainer.results import EvalResult
 from rocknroll.trainer.run_folder import RunFolder
 
@@ -67,6 +68,35 @@ def test_report_has_a_chart_for_every_question_and_loads_nothing(folder: RunFold
         "policy versions by iteration",
     ]
     assert not re.search(r"(src|href)=|@import|url\(", page)
+
+
+def test_report_of_several_domains_tells_each_by_name(tmp_path: Path) -> None:
+    made = RunFolder(tmp_path / "run")
+    made.write_recipe(Recipe(domains={name: DomainSection(env=EnvSection()) for name in ("easy", "hard")}))
+    shares = ({"easy": 1.0}, {"easy": 0.5, "hard": 0.5})
+    rows = [
+        {"iteration": i, **{f"domain/{name}/{of}": share for name, share in row.items() for of in ("share", "success")}}
+        for i, row in enumerate(shares, start=1)
+    ]
+    made.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, won in (("easy", 2), ("hard", 1)):
+        made.append_evaluation(0, replace(result("unseen", won), domain=name))
+    page = report.write(made).read_text(encoding="utf-8")
+    assert "run: easy (alfworld), hard (alfworld)" in page
+    assert "easy unseen: 30.0%" in page and "hard unseen: 20.0%" in page
+    charts = re.findall(r"<h2>(S[^<]*, by domain)</h2><svg.*?</svg>", page, re.DOTALL)
+    assert charts == ["Success in training, by domain", "Share of the batches, by domain"]
+
+
+def test_report_compares_the_kinds_of_rounds(folder: RunFolder) -> None:
+    rows = [
+        {"iteration": i, f"round/{kind}_turns": turns, f"round/{kind}_tokens": 2 * turns, f"round/{kind}_reward": 0.25}
+        for i, (kind, turns) in enumerate([("short", 4.0), ("short", 6.0), ("long", 9.0)])
+    ]
+    folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = report.write(folder).read_text(encoding="utf-8")
+    assert "<td>short</td><td>2</td><td>5.0</td><td>10.0</td><td>0.250</td>" in page
+    assert "<td>long</td><td>1</td><td>9.0</td><td>18.0</td><td>0.250</td>" in page
 
 
 def test_text_from_the_recipe_cannot_become_markup(folder: RunFolder) -> None:

@@ -193,23 +193,25 @@ class LocalEngine:
             with self._wake:
                 self._closed = True
             # Nobody can post any more; requests that came in last are to fail with the others.
-            for call in self._inbox:
-                call()
+            while self._inbox:
+                with suppress(Exception):
+                    self._inbox.popleft()()
             self._batcher.fail_all(self._why_closed())
 
     def _serve(self) -> None:
         """Alternate between calls and steps until the engine is closed."""
         while not self._closed:
-            for call in self._next_calls():
-                call()
+            self._wait_for_work()
+            while self._inbox:
+                self._inbox.popleft()()
             self._batcher.admit()
             if self._batcher.running and not self._suspended:
                 start = time.perf_counter()
                 self._batcher.step()
                 self._busy_s += time.perf_counter() - start
 
-    def _next_calls(self) -> list[Callable[[], None]]:
-        """Calls that arrived; waits for one when there is nothing to compute."""
+    def _wait_for_work(self) -> None:
+        """Sleep while there is nothing to compute and nothing in the inbox."""
         with self._wake:
             nothing_to_do = self._suspended or self._batcher.idle
             if nothing_to_do and not self._inbox and not self._closed:
@@ -217,6 +219,3 @@ class LocalEngine:
                 self._wake.wait_for(lambda: self._inbox or self._closed)
                 self._idle_s += time.perf_counter() - self._idle_since
                 self._idle_since = None
-            calls = list(self._inbox)
-            self._inbox.clear()
-            return calls

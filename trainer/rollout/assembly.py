@@ -26,9 +26,9 @@ from rocknroll.trainer.rollout.players import DomainPlayers
 from rocknroll.trainer.rollout.scheduler import Scheduler, SchedulerOptions
 from rocknroll.trainer.trajectory import Group
 
-RESTARTS = RestartPolicy(limit=64, backoff_limit_s=1.0)
-"""A slot that loses its sandbox now and then must not be given up in the middle of a run, and not rest long
-either; a fleet in which nothing starts is still found out within minutes."""
+RESTARTS = RestartPolicy(limit=200, backoff_limit_s=1.0)
+"""A slot that loses its sandbox again and again is not given up in the middle of a run, for what a run bears is
+said by its failure rate; a fleet in which nothing starts any more is still found out within minutes."""
 
 NAME_CHARS = 40
 """That the name of a sandbox may have."""
@@ -106,6 +106,7 @@ async def assemble(
             fleets,
             lease_s=recipe.sandbox.lease_s,
             step_timeout_s=recipe.sandbox.step_timeout_s,
+            reset_timeout_s=recipe.sandbox.reset_timeout_s,
             wait_s=recipe.rollout.episode_timeout_s,
             faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
         )

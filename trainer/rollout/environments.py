@@ -15,7 +15,6 @@ from rocknroll.envs.faulty import FAULT_SEED
 from rocknroll.envs.remote import RemoteEnv
 from rocknroll.envs.text import Task
 from rocknroll.sandbox.fleet import Fleet
-from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.slowness import FailSlow, SlownessPolicy, Suspected
 
 SLOWNESS = SlownessPolicy(stride=16)
@@ -31,6 +30,7 @@ class FleetEnvironments:
         *,
         lease_s: float,
         step_timeout_s: float,
+        reset_timeout_s: float | None = None,
         wait_s: float | None = None,
         faulty: Collection[str] = (),
     ) -> None:
@@ -42,7 +42,7 @@ class FleetEnvironments:
         """
         self._fleets = fleets
         self._lease_s = lease_s
-        self._step_timeout_s = step_timeout_s
+        self._timeouts_s: dict[str, Any] = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
         self._wait_s = wait_s
         self._faulty = faulty
         self._slowness = {domain: FailSlow(SLOWNESS) for domain in fleets}
@@ -58,7 +58,7 @@ class FleetEnvironments:
         fleet, slowness = self._fleets[task.domain], self._slowness[task.domain]
         sandbox = await fleet.lease(owner=owner, ttl_s=self._lease_s, timeout_s=self._wait_s)
         options = {FAULT_SEED: owner} if task.domain in self._faulty else {}
-        env = MeasuredEnv(sandbox, self._step_timeout_s, slowness, self._tally, options)
+        env = MeasuredEnv(RemoteEnv(sandbox, **self._timeouts_s), sandbox.id, slowness, self._tally, options)
         recycle = True
         try:
             yield env
@@ -78,8 +78,8 @@ class MeasuredEnv:
 
     def __init__(
         self,
-        sandbox: LeasedSandbox,
-        step_timeout_s: float,
+        env: RemoteEnv,
+        sandbox_id: str,
         slowness: FailSlow,
         tally: dict[str, float],
         options: Mapping[str, Any],
@@ -87,8 +87,8 @@ class MeasuredEnv:
         """`options` are added to those of every reset."""
         self.slow = False
         """Its steps take much longer than those of its peers at the same time."""
-        self._env = RemoteEnv(sandbox, step_timeout_s=step_timeout_s)
-        self._sandbox_id = sandbox.id
+        self._env = env
+        self._sandbox_id = sandbox_id
         self._slowness = slowness
         self._tally = tally
         self._options = options
