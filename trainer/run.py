@@ -17,6 +17,7 @@ from typing import Literal
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.domains import Domain, Domains
+from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
@@ -43,6 +44,8 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         KeyboardInterrupt: after the step in hand was checkpointed.
     """
     began = time.monotonic()
+    if recipe.learner.cores is not None:
+        check_cores(recipe.learner.cores, "learner.cores")
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -132,6 +135,8 @@ class _Run:
         if resume and not has_checkpoint(folder):
             resume = False  # stopped before its first checkpoint: the learner begins again, on the batches stored
             folder.metrics_file.unlink(missing_ok=True)
+        if recipe.learner.cores is not None:
+            hold(0, recipe.learner.cores)  # not before the rollout process is there: it would inherit them
         model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
         weights = folder.path / "weights.safetensors"
         self._stream = ServiceStream(self._service, weights, self._on_start)
