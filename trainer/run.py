@@ -17,6 +17,7 @@ from typing import Literal
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.domains import Domain, Domains
+from rocknroll.trainer.engines.cores import check_cores, hold_process
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
@@ -43,6 +44,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         KeyboardInterrupt: after the step in hand was checkpointed.
     """
     began = time.monotonic()
+    check_all_cores(recipe)
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -57,7 +59,21 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
                 raise RunFolderError(f"There is a run in {folder.path} now, begun while this one was being prepared.")
         folder.write_recipe(recipe)
         service = stack.enter_context(rollouts(recipe, policy, ui, folder.path))
+        if recipe.learner.cores is not None:
+            hold_process(recipe.learner.cores)  # not earlier: the rollout process would inherit it
         return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
+
+
+def check_all_cores(recipe: Recipe) -> None:
+    """See that this machine has the cores that the recipe names, before any work is done.
+
+    Raises:
+        RecipeError: it lacks some.
+    """
+    for part in ("sandbox", "engine", "learner"):
+        cores = getattr(recipe, part).cores
+        if cores is not None:
+            check_cores(cores, f"{part}.cores")
 
 
 def prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rocknroll.envs import faulty
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
-from rocknroll.trainer.cores import hold_to
 from rocknroll.trainer.domains import Domain, Domains
-from rocknroll.trainer.engines.base import Engine
+from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.engines.local import LocalEngine
+from rocknroll.trainer.engines.pool import EnginePool
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
 from rocknroll.trainer.rollout.environments import FleetEnvironments
@@ -41,7 +43,7 @@ class Parts:
     fleets: Mapping[str, Fleet]
     """By domain."""
     environments: FleetEnvironments
-    engine: Engine
+    engine: EnginePool
     scheduler: Scheduler
     loop: RolloutLoop
     meter: Meter
@@ -58,12 +60,9 @@ class Parts:
     def metrics(self, groups: Sequence[Group], waited_s: float) -> dict[str, float]:
         """Figures of the interval that the batch `groups` closes; `waited_s`: how long the learner waited for it."""
         measured = self.environments.metrics()
-        now = Reading(
-            slot_busy_s=self.loop.slot_busy_s(),
-            engine=self.engine.metrics(),
-            environment_busy_s=measured["busy_s"],
-            faults={**self.loop.lost, "slow_environment": measured["slow"]},
-        )
+        engine = self.engine.metrics()
+        faults = {"slow_environment": measured["slow"], "engine_restart": engine["engine_restarts"]}
+        now = Reading(self.loop.slot_busy_s(), engine, measured["busy_s"], {**self.loop.lost, **faults})
         counts = {f"groups/{where}": float(n) for where, n in self.scheduler.counts().items()}
         return self.meter.read(groups, now, waited_s) | counts
 
@@ -84,11 +83,11 @@ async def assemble(
     domains = Domains(recipe)
     model, tokenizer = load_policy(str(model_folder), recipe.policy.dtype)
     max_length = min(int(model.config.max_position_embeddings), recipe.engine.max_length)
-    engine = LocalEngine(
-        model, slots=recipe.engine.slots, max_length=max_length, threads=recipe.engine.threads, seed=recipe.seed
-    )
+    engine = make_engine(recipe, model, max_length)
     scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
-    hold_to(recipe.sandbox.cores, "sandbox.cores")
+    if recipe.sandbox.cores is not None:
+        check_cores(recipe.sandbox.cores, "sandbox.cores")
+        hold(0, recipe.sandbox.cores)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
         fleets = {
@@ -126,7 +125,29 @@ async def assemble(
         )
         stack.push_async_callback(loop.stop)
         await loop.start()
-        yield Parts(fleets, environments, engine, scheduler, loop, Meter(concurrency, recipe.engine.replicas))
+        yield Parts(fleets, environments, engine, scheduler, loop, Meter(concurrency))
+
+
+def make_engine(recipe: Recipe, model: Any, max_length: int) -> EnginePool:
+    """The engines, each with a copy of `model`.
+
+    Raises:
+        RecipeError: `engine.cores` names cores that this machine lacks.
+    """
+    section, everywhere = recipe.engine, tuple(os.sched_getaffinity(0))
+
+    def make() -> LocalEngine:
+        hold(0, everywhere)  # a thread inherits its cores from the one that starts it, which may be held to a few
+        return LocalEngine(
+            model,
+            slots=section.slots,
+            max_length=max_length,
+            threads=section.threads,
+            seed=recipe.seed,
+            bit_exact=recipe.bit_exact,
+        )
+
+    return EnginePool(make, replicas=section.replicas, restarts=section.restarts, cores=section.cores)
 
 
 def sandbox_spec(domain: Domain) -> SandboxSpec:

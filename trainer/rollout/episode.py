@@ -141,7 +141,7 @@ class Player:
             leave: called when the environment is given back and there is still something to do.
 
         Raises:
-            FleetExhausted, FleetClosed: no environment can be had, now or later.
+            FleetExhausted, FleetClosed, EnginesExhausted: nothing can be played, now or later.
         """
         record = _Record()
         outcome, success, error, cause = Outcome.INFRA_ERROR, False, "", ""

@@ -24,7 +24,7 @@ from rocknroll.sandbox.errors import (
     SpecInvalid,
     StartFailed,
 )
-from rocknroll.trainer.engines.base import EngineError
+from rocknroll.trainer.engines.base import EngineError, EnginesExhausted
 from rocknroll.trainer.trajectory import Outcome, Trajectory
 
 FAILURE_WINDOW = 64
@@ -84,7 +84,7 @@ CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
 INFRASTRUCTURE = tuple(kind for kind, _ in CAUSES)
 """Exceptions that cost one episode and not the run."""
 
-HOPELESS = (FleetExhausted, FleetClosed, SpecInvalid)
+HOPELESS = (FleetExhausted, FleetClosed, SpecInvalid, EnginesExhausted)
 """Of these the exceptions that every further episode would meet, too: they end the run at once."""
 
 
