@@ -59,8 +59,6 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
                 raise RunFolderError(f"There is a run in {folder.path} now, begun while this one was being prepared.")
         folder.write_recipe(recipe)
         service = stack.enter_context(rollouts(recipe, policy, ui, folder.path))
-        if recipe.learner.cores is not None:
-            hold_process(recipe.learner.cores)  # not earlier: the rollout process would inherit it
         return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
 
 
@@ -148,6 +146,8 @@ class _Run:
         if resume and not has_checkpoint(folder):
             resume = False  # stopped before its first checkpoint: the learner begins again, on the batches stored
             folder.metrics_file.unlink(missing_ok=True)
+        if recipe.learner.cores is not None:
+            hold_process(recipe.learner.cores)  # not before the rollout process is there: it would inherit them
         model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
         weights = folder.path / "weights.safetensors"
         self._stream = ServiceStream(self._service, weights, self._on_start)

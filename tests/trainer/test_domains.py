@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_policy_render import CHATML, chat_tokenizer
 from wordgames import TASK_COUNT, WORDGAMES, wordgame
 
 from rocknroll.envs.registry import family as make_family
@@ -143,6 +144,13 @@ class TestARun:
         settings["domains"]["b"]["env"] = wordgame(tasks=0)
         with pytest.raises(EnvDataError, match=r"^b has no task to train on"):
             Domains(Recipe.model_validate(settings)).order()
+
+
+def test_chat_models_are_told_the_instructions_of_the_domain() -> None:
+    recipe = Recipe.model_validate({"domains": {word: {"env": wordgame(word=word)} for word in ("apple", "orange")}})
+    tokenizer = chat_tokenizer(CHATML, "<|im_end|>")
+    for word, renderer in Domains(recipe).renderers(tokenizer).items():
+        assert tokenizer.decode(renderer.first("Go.")).startswith(f"<|im_start|>system\nSay {word}.<|im_end|>")
 
 
 def test_a_recipe_of_domains_reads_back_and_says_nothing_of_env(tmp_path: Path) -> None:

@@ -89,13 +89,15 @@ def test_what_was_complete_is_never_thrown_away_for_its_age() -> None:
 
 
 def test_an_engine_that_lags_behind_cannot_push_staleness_over_the_bound() -> None:
-    scheduler = make(num_groups=1, group_size=1)
+    scheduler = make(num_groups=1, group_size=2)
     finish(scheduler, start_all(scheduler))
     taken(scheduler)
     scheduler.on_version(1)
-    finish(scheduler, start_all(scheduler), version=0)
-    assert scheduler.take_batch() is None
-    assert scheduler.drain()[-1] == GroupRequeued(1, Why.STALE, ("g1.0.0",))
+    first, second = start_all(scheduler)
+    finish(scheduler, [first], version=1)
+    finish(scheduler, [second], version=0)
+    assert scheduler.take_batch() is None, "a group is as old as its oldest token"
+    assert scheduler.drain()[-1] == GroupRequeued(1, Why.STALE, ("g1.0.0", "g1.1.0"))
     finish(scheduler, start_all(scheduler), version=1)
     assert taken(scheduler) == ["g1"]
 

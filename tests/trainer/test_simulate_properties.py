@@ -88,7 +88,7 @@ def patience(options: SchedulerOptions) -> int:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(options=recipes(), world=WORLDS)
 def test_no_timing_breaks_a_law_and_every_group_ends(options: SchedulerOptions, world: World) -> None:
     options = replace(options, last_batch=None)
@@ -103,7 +103,7 @@ def test_no_timing_breaks_a_law_and_every_group_ends(options: SchedulerOptions, 
         assert ended - first <= patience(options), f"group {group} starved"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(options=recipes(), world=WORLDS)
 def test_tail_batching_has_trained_every_prompt_when_the_run_ends(options: SchedulerOptions, world: World) -> None:
     options = replace(options, async_ratio=0.0, tail_batching=True, last_batch=BATCHES - 1)
