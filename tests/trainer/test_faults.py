@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rocknroll.sandbox import errors
 from rocknroll.sandbox.errors import KINDS, EnvError, SandboxError
 from rocknroll.trainer.engines.base import EngineError
+from rocknroll.trainer.rewards.workers import RewardFailed
 from rocknroll.trainer.rollout.faults import (
     FAILURE_WINDOW,
     HOPELESS,
@@ -64,6 +65,7 @@ def window(*causes: str, max_rate: float = 0.5, size: int = 4) -> FailureWindow:
         (errors.ProtocolError("x"), Cause.SANDBOX_ERROR),
         (EpisodeTimeout("x"), Cause.EPISODE_TIMEOUT),
         (EngineError("x"), Cause.ENGINE_ERROR),
+        (RewardFailed("x"), Cause.REWARD_ERROR),
     ],
 )
 def test_a_failure_has_the_cause_that_fits_it_best(failure: Exception, cause: Cause) -> None:

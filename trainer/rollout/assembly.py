@@ -18,7 +18,9 @@ from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.engines.pool import EnginePool
 from rocknroll.trainer.policy import load_policy
-from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
+from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe, RewardSection
+from rocknroll.trainer.rewards.timeouts import AdaptiveTimeouts
+from rocknroll.trainer.rewards.workers import RewardWorkers
 from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.faults import FailureWindow
@@ -44,6 +46,7 @@ class Parts:
     """By domain."""
     environments: FleetEnvironments
     engine: EnginePool
+    rewards: RewardWorkers | None
     scheduler: Scheduler
     loop: RolloutLoop
     meter: Meter
@@ -64,7 +67,8 @@ class Parts:
         faults = {"slow_environment": measured["slow"], "engine_restart": engine["engine_restarts"]}
         now = Reading(self.loop.slot_busy_s(), engine, measured["busy_s"], {**self.loop.lost, **faults})
         counts = {f"groups/{where}": float(n) for where, n in self.scheduler.counts().items()}
-        return self.meter.read(groups, now, waited_s) | counts
+        scored = {} if self.rewards is None else self.rewards.metrics()
+        return self.meter.read(groups, now, waited_s) | counts | {f"reward/{name}": n for name, n in scored.items()}
 
     def sandbox_pids(self) -> list[int]:
         """Process ids of the live sandboxes."""
@@ -110,8 +114,9 @@ async def assemble(
             faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
         )
         options = play_options(recipe, max_length)
+        rewards = await stack.enter_async_context(reward_workers(recipe.reward))
         players = {
-            name: Player(environments, engine, renderer, options)
+            name: Player(environments, engine, renderer, options, rewards)
             for name, renderer in domains.renderers(tokenizer).items()
         }
         loop = RolloutLoop(
@@ -125,7 +130,26 @@ async def assemble(
         )
         stack.push_async_callback(loop.stop)
         await loop.start()
-        yield Parts(fleets, environments, engine, scheduler, loop, Meter(concurrency))
+        yield Parts(fleets, environments, engine, rewards, scheduler, loop, Meter(concurrency))
+
+
+@asynccontextmanager
+async def reward_workers(section: RewardSection) -> AsyncIterator[RewardWorkers | None]:
+    """The processes that compute the recipe's own reward; None where it has none.
+
+    Raises:
+        RecipeError: they do not find the function.
+    """
+    if section.function is None:
+        yield None
+        return
+    timeouts = AdaptiveTimeouts(section.min_timeout_s, section.max_timeout_s, section.timeout_factor)
+    workers = RewardWorkers(section.function, section.workers, timeouts)
+    try:
+        await workers.start()
+        yield workers
+    finally:
+        await workers.close()
 
 
 def make_engine(recipe: Recipe, model: Any, max_length: int) -> EnginePool:

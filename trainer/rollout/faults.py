@@ -25,6 +25,7 @@ from rocknroll.sandbox.errors import (
     StartFailed,
 )
 from rocknroll.trainer.engines.base import EngineError, EnginesExhausted
+from rocknroll.trainer.rewards.workers import RewardFailed
 from rocknroll.trainer.trajectory import Outcome, Trajectory
 
 FAILURE_WINDOW = 64
@@ -78,6 +79,7 @@ CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
     (SandboxError, Cause.SANDBOX_ERROR),
     (EpisodeTimeout, Cause.EPISODE_TIMEOUT),
     (EngineError, Cause.ENGINE_ERROR),
+    (RewardFailed, Cause.REWARD_ERROR),
 )
 """The first row that an exception is an instance of says its cause."""
 
