@@ -392,6 +392,11 @@ class Recipe(Section):
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
                 f" `{learner.advantage}` compares the members of a group"
             )
+        if self.reward.min_timeout_s > self.reward.max_timeout_s:
+            raise ValueError(
+                f"`reward.min_timeout_s` ({self.reward.min_timeout_s:g}) must not exceed `reward.max_timeout_s`"
+                f" ({self.reward.max_timeout_s:g})"
+            )
         if not self.eval.splits:
             raise ValueError("`eval.splits` must name at least one split, for example [unseen]")
         return self
