@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling import finish, groups_of, make, of_group, start_all, taken
+from scheduling import finish, groups_of, lose, make, of_group, start_all, taken
 
 from rocknroll.trainer.rollout.events import (
     Aborted,
@@ -50,6 +50,26 @@ def test_a_group_that_has_lost_often_enough_has_its_place_reserved() -> None:
     assert scheduler.take_batch() is None
     finish(scheduler, again, version=1)
     assert taken(scheduler) == ["g0"]
+
+
+def test_a_group_gets_its_reserved_place_when_one_is_free_and_pushes_nobody_out() -> None:
+    scheduler = make(num_groups=1, group_size=1, async_ratio=1.0, extra_groups=3, max_requeues=1, infra_retries=0)
+    started = start_all(scheduler)
+    finish(scheduler, started[1:2])
+    taken(scheduler)
+    scheduler.on_version(1)
+    lose(scheduler, started[2])
+    newer, newest = start_all(scheduler)
+    finish(scheduler, [newest], version=1)
+    assert taken(scheduler) == ["g6"]
+    scheduler.on_version(2)
+    (again,) = start_all(scheduler)
+    assert again.id == "g0.0.1" and scheduler.counts()["waiting"] == 2, "g5 holds the second of the two places"
+    finish(scheduler, [newer], version=1)
+    finish(scheduler, [again], version=2)
+    assert taken(scheduler) == ["g5"]
+    scheduler.on_version(3)
+    assert [episode.id for episode in start_all(scheduler)] == ["g3.0.1"]
 
 
 def test_a_group_loses_as_soon_as_it_cannot_be_trained_on_in_time() -> None:

@@ -77,15 +77,14 @@ def patience(options: SchedulerOptions) -> int:
     """Batches within which a group that has started is trained on, filtered or dropped.
 
     A life ends at the latest with the batch that the group is due for, and begins anew when all that had started
-    of it was lost to infrastructure. Between two lives it waits for those that lost before it, of which there are
-    never more than groups in flight, and each batch frees places for N of them.
+    of it was lost to infrastructure. Between two lives it waits until the spare groups have left, and for those that
+    lost before it, of which there are never more than groups in flight; each batch frees places for N of them.
     """
     pacing = options.pacing
     in_flight = pacing.places(0, 0) + options.extra_groups
     lives = options.max_requeues + 1
-    return (lives + options.infra_retries) * (pacing.bound + 1) + (lives - 1) * (
-        math.ceil(in_flight / options.num_groups) + 1
-    )
+    waiting = math.ceil(in_flight / options.num_groups) + math.ceil(options.extra_groups / options.num_groups) + 2
+    return (lives + options.infra_retries) * (pacing.bound + 1) + (lives - 1) * waiting
 
 
 @settings(max_examples=60, deadline=None)

@@ -227,14 +227,20 @@ class Scheduler:
         self._events = []
 
     def _admit(self) -> bool:
-        """Open the next group, unless pacing holds it back or it could not be trained on in time."""
+        """Open the next group, unless pacing holds it back or it could not be trained on in time.
+
+        A group that is to have a place reserved waits for one that is free: it pushes out nobody who is in flight.
+        """
+        waits = self._round.takes_waiting and bool(self._waiting)
+        candidate = self._waiting[0] if waits else Candidate(self._next_index)
         places = self._pacing.places(self._reached, self._batch)
-        if len(self._open) >= places + self._round.extra_groups or self._closed() >= self._freshest_due():
+        if candidate.losses < self._round.max_losses:
+            places += self._round.extra_groups
+        if len(self._open) >= places or self._closed() >= self._freshest_due():
             return False
-        if self._round.takes_waiting and self._waiting:
-            candidate = self._waiting.popleft()
+        if waits:
+            self._waiting.popleft()
         else:
-            candidate = Candidate(self._next_index)
             self._next_index += 1
         members = self.options.group_size + self._round.extra_members
         self._open[candidate.group] = OpenGroup(
