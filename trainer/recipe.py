@@ -221,7 +221,7 @@ class EngineSection(Section):
     threads: PositiveInt = 1
     bit_exact: Literal["auto"] | bool = "auto"
     """Compute so that tokens and log-probabilities are the same bit for bit whatever else is computed, which
-    costs about a seventh of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
+    costs 14 to 20% of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
 
 
 class MismatchSection(Section):
