@@ -160,3 +160,28 @@ async def test_faults_come_out_of_a_sandbox_as_the_real_ones_do(
         assert (observation, info["options"]) == ("hi", {"game": "a"})
         with pytest.raises(error):
             await remote.step("go")
+
+
+@pytest.mark.asyncio
+async def test_the_environment_inside_is_imported_once_for_all_sandboxes(tmp_path: Path) -> None:
+    lines = [
+        "import secrets, playthings",
+        "TOKEN = secrets.token_hex()",
+        "class Env(playthings.Plaything):",
+        "    def reset(self, **given):",
+        "        return TOKEN, super().reset(**given)[1]",
+    ]
+    (tmp_path / "stamped.py").write_text("\n".join(lines))
+    env = EnvSpec(
+        entry_point=faulty.ENTRY_POINT,
+        kwargs={"entry_point": "stamped:Env", "kwargs": {}, "faults": {}},
+        modules=("stamped",),
+        python_path=(PLAYTHINGS, tmp_path),
+    )
+    async with (
+        Fleet(SandboxSpec(env=env), 2, ProcessRuntime()) as fleet,
+        await fleet.lease("one") as one,
+        await fleet.lease("other") as other,
+    ):
+        first, second = [(await RemoteEnv(sandbox).reset())[0] for sandbox in (one, other)]
+    assert first == second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from scripted import PATIENCE_S, TASKS, Leases, ScriptedEngine, Words, hanging, losing, options, until
@@ -190,6 +190,35 @@ async def test_an_aborted_episode_is_stopped_at_once_and_its_slot_is_free() -> N
 
 
 @pytest.mark.asyncio
+async def test_the_next_episode_does_not_wait_for_an_aborted_one_to_give_back_what_it_holds() -> None:
+    cleaned = asyncio.Event()
+
+    class Slow:
+        """Takes its time to end when it is cancelled."""
+
+        began: ClassVar[list[str]] = []
+
+        async def play(self, episode_id: str, group_id: str, task: Task, **settings: Any) -> Trajectory:
+            self.began.append(episode_id)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await cleaned.wait()
+            raise AssertionError("never")
+
+    script = Script(members=2)
+    first, second = script.waiting
+    loop = RolloutLoop(script, Slow(), concurrency=1, seed=0, failures=FailureWindow(0.5))  # type: ignore[arg-type]
+    async with playing(loop):
+        await loop.train()
+        await until(lambda: Slow.began == [first.id])
+        script.abort(first)
+        await loop.on_version(1)
+        await until(lambda: Slow.began == [first.id, second.id])
+        cleaned.set()
+
+
+@pytest.mark.asyncio
 async def test_a_trajectory_that_comes_after_its_abort_is_surplus() -> None:
     class Deaf:
         """Plays on when it is cancelled."""
@@ -318,7 +347,7 @@ async def test_a_fleet_in_which_nothing_can_start_stops_the_run_whatever_rate_it
 
 @pytest.mark.asyncio
 async def test_what_cannot_be_written_down_is_not_trained_on() -> None:
-    async with playing(make_loop(make_scheduler(), Leases(), journal=Diary(full_after=6))) as loop:
+    async with playing(make_loop(make_scheduler(), Leases(), journal=Diary(full_after=8))) as loop:
         with pytest.raises(LedgerError, match="no space left"):
             await loop.next_batch(0)
 
