@@ -1,7 +1,8 @@
 """What a learner's checkpoint holds besides transformers' own files, and which checkpoints are whole.
 
 A checkpoint is written in a staging folder and renamed when it is complete, so a folder named
-`checkpoint-<step>` is always whole, whenever the process was killed.
+`checkpoint-<step>` is always whole, whenever the process was killed. It carries the checksum of each of
+its files, so what was damaged since is named before anything is loaded from it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,8 @@ KEPT = 2
 STATE_FILE = "learner.json"
 GROUPS_FILE = "pending.parquet"
 LOGPROBS_FILE = "pending.npz"
+SUMS_FILE = "checksums.json"
+CHUNK_BYTES = 1 << 20
 FORMAT = 1
 
 
@@ -97,33 +102,65 @@ def read_state(folder: Path) -> LearnerState:
                 past=_by_member(saved, "past/"),
             )
         return LearnerState(version=int(state["version"]), stream=state["stream"], pending=pending)
-    except (OSError, ValueError, KeyError, TypeError, StorageError) as error:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, StorageError) as error:
         raise CheckpointError(
-            f"{folder} is not a usable checkpoint: {type(error).__name__}: {error}. "
-            "Remove that folder to resume from the one before it."
+            f"{folder} is not a usable checkpoint: {type(error).__name__}: {error}. {_GO_BACK}"
         ) from error
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The checkpoint with the most steps in a run's `checkpoints` folder.
+    """The checkpoint with the most steps in a run's `checkpoints` folder, after comparing its files' checksums.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none, or it is damaged.
     """
     found = _checkpoints(folder)
     if not found:
         raise CheckpointError(f"{folder} holds no checkpoint: the run ended before its first one. Start it anew.")
+    _verify(found[-1])
     return found[-1]
 
 
 def promote(staged: Path, folder: Path) -> None:
-    """Give a finished checkpoint its place and remove the oldest beyond KEPT."""
+    """Give a finished checkpoint its place and take away the oldest beyond KEPT.
+
+    What is to go is moved to the staging folder first: half removed in its own place it would look like a checkpoint.
+    """
+    sums = {path.name: _checksum(path) for path in sorted(staged.iterdir())}
+    (staged / SUMS_FILE).write_text(json.dumps(sums), encoding="utf-8")
     target = folder / staged.name
     if target.exists():
-        shutil.rmtree(target)
+        _discard(target, staged.parent)
     staged.replace(target)
     for old in _checkpoints(folder)[:-KEPT]:
-        shutil.rmtree(old)
+        _discard(old, staged.parent)
+
+
+def _discard(checkpoint: Path, staging: Path) -> None:
+    doomed = checkpoint.replace(staging / f"old-{checkpoint.name}")
+    shutil.rmtree(doomed)
+
+
+def _verify(folder: Path) -> None:
+    """Raises CheckpointError when a file is missing or is not what was written."""
+    try:
+        sums: dict[str, int] = json.loads((folder / SUMS_FILE).read_text(encoding="utf-8"))
+        damaged = [name for name, checksum in sums.items() if _checksum(folder / name) != checksum]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder} is damaged: {type(error).__name__}: {error}. {_GO_BACK}") from error
+    if damaged:
+        raise CheckpointError(f"{folder} is damaged: {', '.join(damaged)} is not what was written. {_GO_BACK}")
+
+
+_GO_BACK = "Remove that folder to resume from the checkpoint before it, from which the learner repeats what is missing."
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -179,6 +179,8 @@ class RolloutSection(Section):
     in_flight: Literal["abort", "keep", "recompute"] = "recompute"
     """Requests under way when new weights arrive: redo the turn, finish it on the old weights, or compute its
     context anew and go on with the new weights."""
+    turn_barrier: bool = False
+    """All environments of a batch step together, as in batch-level rollouts: a baseline for benchmarks."""
     episode_timeout_s: PositiveFloat = 600.0
     """An episode that takes longer is lost to `episode_timeout`."""
     max_action_tokens: PositiveInt = 16
@@ -221,7 +223,7 @@ class EngineSection(Section):
     threads: PositiveInt = 1
     bit_exact: Literal["auto"] | bool = "auto"
     """Compute so that tokens and log-probabilities are the same bit for bit whatever else is computed, which
-    costs about a seventh of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
+    costs 14 to 20% of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
 
 
 class MismatchSection(Section):
@@ -390,6 +392,11 @@ class Recipe(Section):
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
                 f" `{learner.advantage}` compares the members of a group"
             )
+        if self.reward.min_timeout_s > self.reward.max_timeout_s:
+            raise ValueError(
+                f"`reward.min_timeout_s` ({self.reward.min_timeout_s:g}) must not exceed `reward.max_timeout_s`"
+                f" ({self.reward.max_timeout_s:g})"
+            )
         if not self.eval.splits:
             raise ValueError("`eval.splits` must name at least one split, for example [unseen]")
         return self
@@ -420,6 +427,12 @@ class Recipe(Section):
             )
         if rollout.tail_batching.enabled and (rollout.redundancy.groups or rollout.redundancy.members):
             raise ValueError("`rollout.tail_batching` launches spare episodes itself: leave `rollout.redundancy` at 0")
+        batch = rollout.num_groups * rollout.group_size
+        if rollout.turn_barrier and (rollout.async_ratio or spare or self.sandbox.count < batch):
+            raise ValueError(
+                "`rollout.turn_barrier` makes a whole batch step together: it needs `rollout.async_ratio` 0, no"
+                f" redundancy, and a sandbox for each of the {batch} episodes (`sandbox.count`)"
+            )
         if self.learner.stream and rollout.async_ratio:
             raise ValueError(
                 "`learner.stream` is for synchronous training: set `rollout.async_ratio` to 0, or turn it off"

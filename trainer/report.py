@@ -12,6 +12,7 @@ from pathlib import Path
 from rocknroll.trainer.chart import Series, line_chart
 from rocknroll.trainer.recipe_loader import dump_recipe
 from rocknroll.trainer.results import EvalResult
+from rocknroll.trainer.rollout.meter import bottleneck
 from rocknroll.trainer.run_folder import Evaluation, RunFolder, by_split
 
 _STYLE = """
@@ -124,7 +125,10 @@ def _rounds(metrics: Sequence[Row]) -> str:
 def _idle(metrics: Sequence[Row]) -> str:
     parts = {"idle/engine": "engine", "idle/environments": "environments", "idle/learner": "learner"}
     series = [Series(label, _points(metrics, key)) for key, label in parts.items()]
-    return line_chart(series, x_label="iteration", y_label="idle share", percent=True)
+    chart = line_chart(series, x_label="iteration", y_label="idle share", percent=True)
+    measured = [row for row in metrics if parts.keys() <= row.keys()]  # a replayed batch has no such figures
+    busiest = bottleneck({key: _mean(measured, key) for key in parts}) if measured else ""
+    return f"{chart}<p>Busiest over the whole run: the {busiest}.</p>" if busiest else chart
 
 
 def _staleness(metrics: Sequence[Row]) -> str:

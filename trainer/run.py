@@ -17,6 +17,7 @@ from typing import Literal
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.domains import Domain, Domains
+from rocknroll.trainer.engines.cores import check_cores, hold_process
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.policy import check_policy, load_policy
@@ -43,6 +44,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         KeyboardInterrupt: after the step in hand was checkpointed.
     """
     began = time.monotonic()
+    check_all_cores(recipe)
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -58,6 +60,18 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         folder.write_recipe(recipe)
         service = stack.enter_context(rollouts(recipe, policy, ui, folder.path))
         return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
+
+
+def check_all_cores(recipe: Recipe) -> None:
+    """See that this machine has the cores that the recipe names, before any work is done.
+
+    Raises:
+        RecipeError: it lacks some.
+    """
+    for part in ("sandbox", "engine", "learner"):
+        cores = getattr(recipe, part).cores
+        if cores is not None:
+            check_cores(cores, f"{part}.cores")
 
 
 def prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
@@ -132,6 +146,8 @@ class _Run:
         if resume and not has_checkpoint(folder):
             resume = False  # stopped before its first checkpoint: the learner begins again, on the batches stored
             folder.metrics_file.unlink(missing_ok=True)
+        if recipe.learner.cores is not None:
+            hold_process(recipe.learner.cores)  # not before the rollout process is there: it would inherit them
         model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
         weights = folder.path / "weights.safetensors"
         self._stream = ServiceStream(self._service, weights, self._on_start)

@@ -28,7 +28,8 @@ def test_help_loads_nothing_heavy(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["train", "alfworld", "--dry-run"], ["recipes"], ["train", "--help"], ["inspect", "--help"]]
+    "arguments",
+    [["train", "alfworld", "--dry-run"], ["recipes"], ["train", "--help"], ["inspect", "--help"], ["replay", "--help"]],
 )
 def test_commands_that_only_read_recipes_load_nothing_heavy(arguments: list[str]) -> None:
     assert not HEAVY & loaded_by(

@@ -70,6 +70,10 @@ def test_report_has_a_chart_for_every_question_and_loads_nothing(folder: RunFold
     assert not re.search(r"(src|href)=|@import|url\(", page)
 
 
+def test_report_says_which_side_of_the_run_was_busiest(folder: RunFolder) -> None:
+    assert "Busiest over the whole run: the engine." in report.write(folder).read_text(encoding="utf-8")
+
+
 def test_report_of_several_domains_tells_each_by_name(tmp_path: Path) -> None:
     made = RunFolder(tmp_path / "run")
     made.write_recipe(Recipe(domains={name: DomainSection(env=EnvSection()) for name in ("easy", "hard")}))

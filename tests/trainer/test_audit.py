@@ -16,6 +16,7 @@ from rocknroll.trainer.rollout.batch_files import BatchFiles
 from rocknroll.trainer.rollout.events import (
     Aborted,
     Failed,
+    GroupDropped,
     GroupFiltered,
     GroupRequeued,
     Started,
@@ -84,17 +85,18 @@ def test_what_no_batch_has_taken_is_buffered(folder: RunFolder, ledger: Ledger) 
 
 def test_every_way_out_is_counted_by_its_reason(folder: RunFolder, ledger: Ledger) -> None:
     lost = finished(member(5, 0), Outcome.INFRA_ERROR, "env_hung")
-    keep(ledger, member(6), member(7))
+    keep(ledger, member(6), member(7), member(8))
     for number in range(3):
         ledger.record([Started(member(5, number), 1)], NOTHING_OPEN)
     ledger.record([Failed(member(5, 0), lost, retried=True)], NOTHING_OPEN)
     ledger.record([Aborted(member(5, 1), Why.REDUNDANT), Surplus(member(5, 1))], NOTHING_OPEN)
     ledger.record([GroupRequeued(6, Why.STALE, ("g6.0.0",)), GroupFiltered(7, ("g7.0.0",))], NOTHING_OPEN)
+    ledger.record([GroupDropped(8, ("g8.0.0",))], NOTHING_OPEN)
     found = audit(folder)
     assert found.balanced, found.problems
     assert found.infra_error == {"env_hung": 1}
     assert (found.aborted, found.retried, found.requeued) == ({"redundant": 1}, 1, 1)
-    assert found.discarded == {"filtered": 1, "stale": 1}
+    assert found.discarded == {"dropped": 1, "filtered": 1, "stale": 1}
     assert found.playing == 1
     assert found.started == found.completed + 1 + 1 + found.playing
     printed = found.to_json()

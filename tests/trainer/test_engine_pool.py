@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -166,10 +167,21 @@ async def test_broken_engine_costs_what_was_under_way_in_it_and_nothing_else() -
 @pytest.mark.asyncio
 async def test_request_that_arrives_while_the_engine_dies_fails_too() -> None:
     async with pool_of(1) as (pool, engines):
-        await pool.suspend()
-        dying = asyncio.create_task(crash(engines[0]))
+        busy, arrived = threading.Event(), threading.Event()
+
+        def block() -> None:
+            busy.set()
+            arrived.wait()
+
+        def fail() -> None:
+            raise MemoryError("poisoned")
+
+        engines[0]._post(block)
+        await until(busy.is_set)
+        engines[0]._post(fail)
         request = asyncio.create_task(pool.generate(for_engine(0, "t")))
-        await dying
+        await until(lambda: len(engines[0]._inbox) == 2)
+        arrived.set()
         with pytest.raises(EngineError, match="poisoned"):
             await request
 

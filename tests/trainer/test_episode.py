@@ -11,6 +11,7 @@ from scripted import STOP, TASKS, Leases, ScriptedEngine, Words, hanging, losing
 from rocknroll.envs.text import Task
 from rocknroll.sandbox.errors import FleetExhausted
 from rocknroll.trainer.engines.base import EngineError, Request
+from rocknroll.trainer.rewards.workers import EpisodeText, Reward, RewardFailed
 from rocknroll.trainer.rollout.episode import REDOS, Player
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome
 
@@ -163,3 +164,63 @@ async def test_a_cancelled_episode_leaves_nothing_behind() -> None:
     with pytest.raises(asyncio.CancelledError):
         await playing
     assert leases.open == 0 and leases.recycled == ["e"] and engine.released == ["e"]
+
+
+class Judge:
+    """A reward of 0.25 for everything, or none at all."""
+
+    def __init__(self, leases: Leases, fails: bool = False) -> None:
+        self._leases = leases
+        self._fails = fails
+        self.open: list[int] = []
+        self.read: list[EpisodeText] = []
+
+    async def score(self, task: Task, episode: EpisodeText) -> Reward:
+        self.open.append(self._leases.open)
+        self.read.append(episode)
+        if self._fails:
+            raise RewardFailed("the function raised")
+        return Reward(0.25)
+
+
+@pytest.mark.asyncio
+async def test_the_recipe_s_own_reward_comes_on_top_of_the_last_turn_s() -> None:
+    leases, left = Leases(), []
+    judge = Judge(leases)
+    subject = Player(leases, ScriptedEngine(), Words(), options(), judge)
+    trajectory = await subject.play("e", "g", TASKS[0], leave=lambda: left.append(leases.open))
+    assert [turn.reward for turn in trajectory.turns] == pytest.approx([0.0, -0.2, 1.25])
+    assert judge.open == left == [0], "the environment was given back before"
+    (episode,) = judge.read
+    assert episode.success
+    assert [(turn.observation, turn.action, turn.reward) for turn in episode.turns] == [
+        ("start", "5", 0.0),
+        ("text", "5", 0.0),
+        ("text", "5", 1.0),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_truncated_episode_is_rewarded_too() -> None:
+    leases = Leases()
+    subject = Player(leases, ScriptedEngine(), Words(), options(max_length=7), Judge(leases))
+    trajectory = await subject.play("e", "g", TASKS[0])
+    assert trajectory.outcome is Outcome.TRUNCATED
+    assert trajectory.turns[-1].reward == pytest.approx(-0.2 + 0.25)
+
+
+@pytest.mark.asyncio
+async def test_an_episode_without_its_reward_is_lost_and_never_worth_0() -> None:
+    leases = Leases()
+    subject = Player(leases, ScriptedEngine(), Words(), options(), Judge(leases, fails=True))
+    trajectory = await subject.play("e", "g", TASKS[0])
+    assert (trajectory.outcome, trajectory.cause) == (Outcome.INFRA_ERROR, "reward_error")
+    assert not trajectory.success and leases.recycled == []
+
+
+@pytest.mark.asyncio
+async def test_what_was_lost_before_its_end_is_not_judged() -> None:
+    leases = Leases(losing("e"))
+    judge = Judge(leases)
+    await Player(leases, ScriptedEngine(), Words(), options(), judge).play("e", "g", TASKS[0])
+    assert judge.read == []

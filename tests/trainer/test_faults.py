@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rocknroll.sandbox import errors
 from rocknroll.sandbox.errors import KINDS, EnvError, SandboxError
 from rocknroll.trainer.engines.base import EngineError
+from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rewards.workers import RewardFailed
 from rocknroll.trainer.rollout.faults import (
     FAILURE_WINDOW,
     HOPELESS,
@@ -64,6 +67,7 @@ def window(*causes: str, max_rate: float = 0.5, size: int = 4) -> FailureWindow:
         (errors.ProtocolError("x"), Cause.SANDBOX_ERROR),
         (EpisodeTimeout("x"), Cause.EPISODE_TIMEOUT),
         (EngineError("x"), Cause.ENGINE_ERROR),
+        (RewardFailed("x"), Cause.REWARD_ERROR),
     ],
 )
 def test_a_failure_has_the_cause_that_fits_it_best(failure: Exception, cause: Cause) -> None:
@@ -144,3 +148,11 @@ def test_the_verdict_is_that_of_the_last_episodes_alone(lost: list[bool], max_ra
     too_many = len(recent) == FAILURE_WINDOW and sum(recent) > max_rate * FAILURE_WINDOW
     assert bool(subject.verdict()) == too_many
     assert subject.lost == sum(recent)
+
+
+def test_waits_that_would_count_as_hangs_are_refused() -> None:
+    faults = {"latency_s": 2.0, "slow_fraction": 0.05, "slow_factor": 5.0}
+    refused = {"env": {"faults": faults}, "sandbox": {"step_timeout_s": 10.0}}
+    with pytest.raises(ValidationError, match=r"wait 10 s, and after `sandbox\.step_timeout_s` \(10 s\) they count"):
+        Recipe.model_validate(refused)
+    Recipe.model_validate(refused | {"sandbox": {"step_timeout_s": 10.5}})

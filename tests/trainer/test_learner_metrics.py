@@ -45,6 +45,15 @@ def test_minibatches_hold_every_trajectory_once_an_epoch_and_depend_on_the_seed(
     assert steps[0].members != prepare(batch, section, version=2, seed=2).minibatches[0].members
 
 
+def test_a_group_is_never_split_between_minibatches() -> None:
+    section = LearnerSection(epochs=2, minibatches=3, entropy_coef=0.1)
+    experience = prepare(Batch(played.groups(0, 6)), section, version=1, seed=2)
+    assert len(experience.minibatches) == 6
+    for step in experience.minibatches:
+        groups = [experience.trajectories[m].group_id for m in step.members]
+        assert sorted(groups.count(group) for group in set(groups)) == [4, 4]
+
+
 def test_weights_of_a_step_count_tokens_that_are_not_forwarded() -> None:
     rng = np.random.default_rng(0)
     flat = tuple(played.trajectory(rng, f"f{i}", rewards=[0.0, 0.0, 1.0]) for i in range(3))

@@ -107,6 +107,13 @@ def test_a_batch_stays_here_until_its_file_is_known_to_be_good(ledger: Ledger) -
     assert ledger.batch_ids(1) is None
 
 
+def test_a_stored_batch_takes_no_room_here(ledger: Ledger, path: Path) -> None:
+    keep(ledger, episode(0), episode(1))
+    ledger.record([BatchTaken(0, (("g0.0.0",),))], {})
+    ledger.batch_written(0)
+    assert rows(path, "SELECT id FROM payloads") == [("g1.0.0",)]
+
+
 def test_a_taken_batch_is_not_restored_as_buffered(ledger: Ledger) -> None:
     keep(ledger, episode(0), episode(1))
     ledger.record([BatchTaken(0, (("g0.0.0",),))], {})

@@ -156,6 +156,23 @@ def test_rows_put_every_token_in_its_trajectory() -> None:
         assert not row[~mask].any()
 
 
+def test_segments_number_the_runs_of_action_tokens() -> None:
+    trajectories = episodes(6)
+    (packed,) = plan(trajectories, 10_000)
+    for segments, mask, trajectory in zip(packed.segments, packed.mask, trajectories, strict=True):
+        expected = [number for number, turn in enumerate(trajectory.turns) for _ in range(turn.end - turn.start)]
+        assert segments[mask].tolist() == expected
+        assert not segments[~mask].any()
+
+
+def test_turns_that_follow_each_other_without_an_observation_are_one_segment() -> None:
+    (one,) = episodes(1)
+    mask = np.array([False, True, True, False, True] + [False] * (len(one.token_ids) - 5))
+    changed = {"action_mask": mask, "versions": np.where(mask, 0, -1).astype(np.int32)}
+    (packed,) = plan([Trajectory(**vars(one) | changed)], 100)
+    assert packed.segments.tolist() == [[0, 0, 1]]
+
+
 def test_an_action_without_a_prompt_is_refused() -> None:
     (good,) = episodes(1)
     bad = Trajectory(

@@ -16,6 +16,7 @@ from rocknroll.trainer.rollout.episode import Player
 from rocknroll.trainer.rollout.evaluation import LOST_IN_A_ROW
 from rocknroll.trainer.rollout.events import Aborted, BatchTaken, Episode, Event, Failed, Kept, Started, Surplus, Why
 from rocknroll.trainer.rollout.faults import FAILURE_WINDOW, FailureWindow
+from rocknroll.trainer.rollout.ledger_file import LedgerError
 from rocknroll.trainer.rollout.loop import RolloutFailed, RolloutLoop
 from rocknroll.trainer.rollout.scheduler import Batch, Scheduler, SchedulerOptions
 from rocknroll.trainer.rollout.tasks import TaskOrder
@@ -32,7 +33,7 @@ class Diary:
 
     def record(self, events: Sequence[Event], state: Mapping[str, Any]) -> None:
         if len(self.events) >= self._full_after:
-            raise OSError("no space left on device")
+            raise LedgerError("no space left on device")
         self.events += events
         self.states.append(state)
 
@@ -318,7 +319,7 @@ async def test_a_fleet_in_which_nothing_can_start_stops_the_run_whatever_rate_it
 @pytest.mark.asyncio
 async def test_what_cannot_be_written_down_is_not_trained_on() -> None:
     async with playing(make_loop(make_scheduler(), Leases(), journal=Diary(full_after=6))) as loop:
-        with pytest.raises(RolloutFailed, match="no space left"):
+        with pytest.raises(LedgerError, match="no space left"):
             await loop.next_batch(0)
 
 

@@ -166,7 +166,7 @@ class Run:
             self.hear()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(options=recipes(), chances=CHANCES, seed=st.integers(0, 2**32 - 1))
 def test_no_order_of_events_breaks_a_law_or_stops_the_run(
     options: SchedulerOptions, chances: Chances, seed: int
@@ -187,7 +187,7 @@ def test_the_same_run_twice_is_the_same_run(options: SchedulerOptions, chances: 
     assert first.history == second.history and first.batches == second.batches
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(options=recipes(), slots=st.integers(1, 24), steps=st.integers(0, 80), seed=st.integers(0, 2**32 - 1))
 def test_a_restored_scheduler_has_the_same_future(options: SchedulerOptions, slots: int, steps: int, seed: int) -> None:
     options = replace(options, last_batch=None)
@@ -227,7 +227,7 @@ def future(scheduler: Scheduler, seed: int) -> list[str]:
     return said
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     num_groups=st.integers(1, 4),
     group_size=st.integers(1, 3),
@@ -246,7 +246,7 @@ def test_synchronous_batches_are_the_same_whatever_finishes_first_and_whoever_di
     assert quiet.batches == other.batches
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     num_groups=st.integers(1, 4),
     async_ratio=st.sampled_from([0.25, 0.5, 0.75]),

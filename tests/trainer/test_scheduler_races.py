@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling import finish, groups_of, make, of_group, start_all, taken
+from scheduling import finish, groups_of, lose, make, of_group, start_all, taken
 
 from rocknroll.trainer.rollout.events import (
     Aborted,
@@ -52,6 +52,26 @@ def test_a_group_that_has_lost_often_enough_has_its_place_reserved() -> None:
     assert taken(scheduler) == ["g0"]
 
 
+def test_a_group_gets_its_reserved_place_when_one_is_free_and_pushes_nobody_out() -> None:
+    scheduler = make(num_groups=1, group_size=1, async_ratio=1.0, extra_groups=3, max_requeues=1, infra_retries=0)
+    started = start_all(scheduler)
+    finish(scheduler, started[1:2])
+    taken(scheduler)
+    scheduler.on_version(1)
+    lose(scheduler, started[2])
+    newer, newest = start_all(scheduler)
+    finish(scheduler, [newest], version=1)
+    assert taken(scheduler) == ["g6"]
+    scheduler.on_version(2)
+    (again,) = start_all(scheduler)
+    assert again.id == "g0.0.1" and scheduler.counts()["waiting"] == 2, "g5 holds the second of the two places"
+    finish(scheduler, [newer], version=1)
+    finish(scheduler, [again], version=2)
+    assert taken(scheduler) == ["g5"]
+    scheduler.on_version(3)
+    assert [episode.id for episode in start_all(scheduler)] == ["g3.0.1"]
+
+
 def test_a_group_loses_as_soon_as_it_cannot_be_trained_on_in_time() -> None:
     scheduler = make(num_groups=1, group_size=1, async_ratio=1.0, extra_groups=1, max_requeues=1)
     slow, second, third = start_all(scheduler)
@@ -89,13 +109,15 @@ def test_what_was_complete_is_never_thrown_away_for_its_age() -> None:
 
 
 def test_an_engine_that_lags_behind_cannot_push_staleness_over_the_bound() -> None:
-    scheduler = make(num_groups=1, group_size=1)
+    scheduler = make(num_groups=1, group_size=2)
     finish(scheduler, start_all(scheduler))
     taken(scheduler)
     scheduler.on_version(1)
-    finish(scheduler, start_all(scheduler), version=0)
-    assert scheduler.take_batch() is None
-    assert scheduler.drain()[-1] == GroupRequeued(1, Why.STALE, ("g1.0.0",))
+    first, second = start_all(scheduler)
+    finish(scheduler, [first], version=1)
+    finish(scheduler, [second], version=0)
+    assert scheduler.take_batch() is None, "a group is as old as its oldest token"
+    assert scheduler.drain()[-1] == GroupRequeued(1, Why.STALE, ("g1.0.0", "g1.1.0"))
     finish(scheduler, start_all(scheduler), version=1)
     assert taken(scheduler) == ["g1"]
 

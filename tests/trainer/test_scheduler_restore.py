@@ -106,6 +106,19 @@ def test_nothing_starts_while_the_learner_trains_on_stored_batches_again(ratio: 
     assert again.version == catches_up_at and start_all(again)
 
 
+def test_nothing_starts_before_the_version_that_was_reached_is_there_again() -> None:
+    scheduler = make(1, 1, 1.0)
+    finish(scheduler, start_all(scheduler)[:1])
+    taken(scheduler)
+    scheduler.on_version(1)
+    once = restored(scheduler, 1, 1, 1.0)
+    once.on_version(0)
+    again = restored(once, 1, 1, 1.0)
+    assert again.next_episode() is None, "g2 was admitted to start at version 1, and would be too old with version 0"
+    again.on_version(1)
+    assert groups_of(start_all(again)) == [1, 2]
+
+
 def test_the_version_goes_back_only_once_after_a_restore() -> None:
     scheduler = make(1, 1)
     finish(scheduler, start_all(scheduler))

@@ -16,11 +16,14 @@ import torch
 from safetensors.torch import save_file
 
 from rocknroll.envs.registry import family as make_family
+from rocknroll.trainer.audit import audit
 from rocknroll.trainer.controller import write_weights
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout.loop import RolloutFailed
-from rocknroll.trainer.rollout.service import RolloutService
+from rocknroll.trainer.rollout.service import RolloutBatch, RolloutService
+from rocknroll.trainer.run_folder import RunFolder
+from rocknroll.trainer.storage import StorageError
 from rocknroll.trainer.trajectory import Trajectory
 from rocknroll.trainer.warmstart import prepare_policy
 
@@ -55,8 +58,8 @@ def policy(recipe: Recipe) -> Path:
 
 
 @contextmanager
-def running(recipe: Recipe, policy: Path) -> Iterator[RolloutService]:
-    service = RolloutService(recipe, policy)
+def running(recipe: Recipe, policy: Path, folder: RunFolder | None = None) -> Iterator[RolloutService]:
+    service = RolloutService(recipe, policy, run_folder=folder.path if folder else None)
     try:
         service.ready()
         yield service
@@ -133,6 +136,60 @@ def test_behaviour_logprobs_survive_turns_and_a_weight_swap(
                 assert np.abs(expected - recorded)[versions == version].max() < 1e-4
                 seen.add(int(version))
     assert seen == {0, 1}
+
+
+def test_a_learner_that_begins_again_gets_the_batches_it_had_and_then_goes_on(
+    recipe: Recipe, policy: Path, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path)
+    weights = tmp_path / "weights.safetensors"
+    save_file({name: value.clone() for name, value in load_policy(str(policy))[0].state_dict().items()}, weights)
+    with running(recipe, policy, folder) as first:
+        had = [first.next_batch(0), publish_and_take(first, 1, weights)]
+    assert [batch.metrics["batch/replayed"] for batch in had] == [0.0, 0.0]
+    with running(recipe, policy, folder) as second:
+        again = [second.next_batch(0), publish_and_take(second, 1, weights), publish_and_take(second, 2, weights)]
+    assert [batch.metrics["batch/replayed"] for batch in again] == [1.0, 1.0, 0.0]
+    assert [ids(batch) for batch in again[:2]] == [ids(batch) for batch in had]
+    assert not {*ids(again[2])} & {*ids(had[0]), *ids(had[1])}
+    for batch, repeated in zip(had, again, strict=False):
+        for ours, theirs in zip(members(batch), members(repeated), strict=True):
+            assert np.array_equal(ours.token_ids, theirs.token_ids) and np.array_equal(ours.logprobs, theirs.logprobs)
+    found = audit(folder)
+    assert found.balanced, found.problems
+    assert (found.pending, found.playing) == (3 * 4, 0)
+
+
+def test_a_damaged_batch_reaches_the_learner_as_what_it_is(recipe: Recipe, policy: Path, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with running(recipe, policy, folder) as first:
+        first.next_batch(0)
+    path = folder.trajectories / "000001.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+    with running(recipe, policy, folder) as second, pytest.raises(StorageError, match=r"000001.parquet"):
+        second.next_batch(0)
+
+
+def test_a_process_that_waits_for_a_batch_ends_when_it_is_told_to(recipe: Recipe, policy: Path) -> None:
+    never = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={"num_groups": 1000})})
+    with running(never, policy, None) as service:
+        process = psutil.Process(service.pid)
+        service._connection.send(("next_batch", (0,)))
+        service.stop()
+        assert not process.is_running()
+
+
+def publish_and_take(service: RolloutService, version: int, weights: Path) -> RolloutBatch:
+    service.publish(version, weights)
+    return service.next_batch(version)
+
+
+def members(batch: RolloutBatch) -> list[Trajectory]:
+    return [t for group in batch.groups for t in group.trajectories]
+
+
+def ids(batch: RolloutBatch) -> list[str]:
+    return [t.id for t in members(batch)]
 
 
 def test_an_evaluation_reports_every_task_in_order(service: RolloutService, recipe: Recipe) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from rocknroll.trainer.results import EvalResult
+from rocknroll.trainer.rollout.meter import bottleneck
 
 PLAIN_EVERY_S = 10.0
 """Seconds between two progress lines where there is no terminal: a log stays short, a hang shows."""
@@ -118,7 +119,8 @@ def status_line(metrics: Mapping[str, float]) -> str:
     """What of an iteration's metrics fits on one line; what is not there is left out."""
     parts = [form.format(metrics[key]) for key, form in _STATUS if key in metrics]
     idle = [f"{name} {metrics[key]:.0%}" for key, name in _IDLE if key in metrics]
-    return "  ".join(parts + (["idle " + " ".join(idle)] if idle else []))
+    waiting = [f"idle {' '.join(idle)} (busiest: {bottleneck(metrics)})"] if idle else []
+    return "  ".join(parts + waiting)
 
 
 def evaluation_line(result: EvalResult) -> str:

@@ -116,6 +116,8 @@ def _train(wanted: _Wanted, overrides: list[str], force: bool, dry_run: bool, as
     source = wanted.source
     files = stored_files(source, wanted.first, wanted.last)
     recipe = _recipe(source, overrides, len(files))
+    if (Path(recipe.output_dir) / recipe.name).resolve() == source.path.resolve():
+        raise typer.BadParameter(f"--name {recipe.name} is the run whose trajectories are to be trained on")
     folder = new_run(recipe, force=force)
     require_trackers(recipe.report_to)
     check_environment(recipe)

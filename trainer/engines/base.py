@@ -66,6 +66,10 @@ class EngineError(Exception):
     """Generation failed for a reason that is not the policy's; the trajectory becomes an infra_error."""
 
 
+class EnginesExhausted(EngineError):
+    """No engine will ever generate again: the last one broke down, and the restarts are used up."""
+
+
 class Engine(Protocol):
     """Safe to call from many tasks of one event loop."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 from rocknroll.trainer.errors import RecipeError
 
@@ -44,3 +46,10 @@ def share_of(cores: Sequence[int], index: int, count: int) -> tuple[int, ...]:
 def hold(thread_id: int, cores: Sequence[int]) -> None:
     """Let a thread (by its id in the kernel), and the threads that it starts later, run on these cores alone."""
     os.sched_setaffinity(thread_id, cores)
+
+
+def hold_process(cores: Sequence[int]) -> None:
+    """Let all threads of this process, and what they start later, run on these cores alone."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            hold(int(thread.name), cores)

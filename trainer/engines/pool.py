@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rocknroll.trainer.engines.base import Engine, EngineError, Generation, InFlight, Request
+from rocknroll.trainer.engines.base import Engine, EngineError, EnginesExhausted, Generation, InFlight, Request
 from rocknroll.trainer.engines.cores import check_cores, hold, share_of
 
 SECONDS = ("busy_s", "idle_s")
@@ -163,7 +163,7 @@ class EnginePool:
         """The engine of a seat, replaced first if it is broken."""
         while True:
             if self._given_up is not None:
-                raise EngineError(self._given_up)
+                raise EnginesExhausted(self._given_up)
             if seat.engine.broken is None:
                 return seat.engine
             if seat.replacement is None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rocknroll.envs import faulty
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
-from rocknroll.trainer.cores import hold_to
 from rocknroll.trainer.domains import Domain, Domains
-from rocknroll.trainer.engines.base import Engine
+from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.engines.local import LocalEngine
+from rocknroll.trainer.engines.pool import EnginePool
 from rocknroll.trainer.policy import load_policy
-from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
+from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe, RewardSection
+from rocknroll.trainer.rewards.timeouts import AdaptiveTimeouts
+from rocknroll.trainer.rewards.workers import RewardWorkers
+from rocknroll.trainer.rollout.barrier import TurnBarrier
 from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.faults import FailureWindow
@@ -41,7 +46,8 @@ class Parts:
     fleets: Mapping[str, Fleet]
     """By domain."""
     environments: FleetEnvironments
-    engine: Engine
+    engine: EnginePool
+    rewards: RewardWorkers | None
     scheduler: Scheduler
     loop: RolloutLoop
     meter: Meter
@@ -58,14 +64,12 @@ class Parts:
     def metrics(self, groups: Sequence[Group], waited_s: float) -> dict[str, float]:
         """Figures of the interval that the batch `groups` closes; `waited_s`: how long the learner waited for it."""
         measured = self.environments.metrics()
-        now = Reading(
-            slot_busy_s=self.loop.slot_busy_s(),
-            engine=self.engine.metrics(),
-            environment_busy_s=measured["busy_s"],
-            faults={**self.loop.lost, "slow_environment": measured["slow"]},
-        )
+        engine = self.engine.metrics()
+        faults = {"slow_environment": measured["slow"], "engine_restart": engine["engine_restarts"]}
+        now = Reading(self.loop.slot_busy_s(), engine, measured["busy_s"], {**self.loop.lost, **faults})
         counts = {f"groups/{where}": float(n) for where, n in self.scheduler.counts().items()}
-        return self.meter.read(groups, now, waited_s) | counts
+        scored = {} if self.rewards is None else self.rewards.metrics()
+        return self.meter.read(groups, now, waited_s) | counts | {f"reward/{name}": n for name, n in scored.items()}
 
     def sandbox_pids(self) -> list[int]:
         """Process ids of the live sandboxes."""
@@ -84,11 +88,11 @@ async def assemble(
     domains = Domains(recipe)
     model, tokenizer = load_policy(str(model_folder), recipe.policy.dtype)
     max_length = min(int(model.config.max_position_embeddings), recipe.engine.max_length)
-    engine = LocalEngine(
-        model, slots=recipe.engine.slots, max_length=max_length, threads=recipe.engine.threads, seed=recipe.seed
-    )
+    engine = make_engine(recipe, model, max_length)
     scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
-    hold_to(recipe.sandbox.cores, "sandbox.cores")
+    if recipe.sandbox.cores is not None:
+        check_cores(recipe.sandbox.cores, "sandbox.cores")
+        hold(0, recipe.sandbox.cores)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
         fleets = {
@@ -110,9 +114,11 @@ async def assemble(
             wait_s=recipe.rollout.episode_timeout_s,
             faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
         )
+        played_in = TurnBarrier(environments) if recipe.rollout.turn_barrier else environments
         options = play_options(recipe, max_length)
+        rewards = await stack.enter_async_context(reward_workers(recipe.reward))
         players = {
-            name: Player(environments, engine, renderer, options)
+            name: Player(played_in, engine, renderer, options, rewards)
             for name, renderer in domains.renderers(tokenizer).items()
         }
         loop = RolloutLoop(
@@ -126,7 +132,48 @@ async def assemble(
         )
         stack.push_async_callback(loop.stop)
         await loop.start()
-        yield Parts(fleets, environments, engine, scheduler, loop, Meter(concurrency, recipe.engine.replicas))
+        yield Parts(fleets, environments, engine, rewards, scheduler, loop, Meter(concurrency))
+
+
+@asynccontextmanager
+async def reward_workers(section: RewardSection) -> AsyncIterator[RewardWorkers | None]:
+    """The processes that compute the recipe's own reward; None where it has none.
+
+    Raises:
+        RecipeError: they do not find the function.
+    """
+    if section.function is None:
+        yield None
+        return
+    timeouts = AdaptiveTimeouts(section.min_timeout_s, section.max_timeout_s, section.timeout_factor)
+    workers = RewardWorkers(section.function, section.workers, timeouts)
+    try:
+        await workers.start()
+        yield workers
+    finally:
+        await workers.close()
+
+
+def make_engine(recipe: Recipe, model: Any, max_length: int) -> EnginePool:
+    """The engines, each with a copy of `model`.
+
+    Raises:
+        RecipeError: `engine.cores` names cores that this machine lacks.
+    """
+    section, everywhere = recipe.engine, tuple(os.sched_getaffinity(0))
+
+    def make() -> LocalEngine:
+        hold(0, everywhere)  # a thread inherits its cores from the one that starts it, which may be held to a few
+        return LocalEngine(
+            model,
+            slots=section.slots,
+            max_length=max_length,
+            threads=section.threads,
+            seed=recipe.seed,
+            bit_exact=recipe.bit_exact,
+        )
+
+    return EnginePool(make, replicas=section.replicas, restarts=section.restarts, cores=section.cores)
 
 
 def sandbox_spec(domain: Domain) -> SandboxSpec:

@@ -64,6 +64,7 @@ class FleetEnvironments:
             yield env
             recycle = env.slow
         finally:
+            self._tally["slow"] += env.slow
             if recycle:
                 slowness.forget(sandbox.id)
             await sandbox.release(recycle)
@@ -113,5 +114,4 @@ class MeasuredEnv:
             self._tally["busy_s"] += took_s
         if isinstance(self._slowness.observe(self._sandbox_id, took_s, time.monotonic()), Suspected):
             self.slow = True
-            self._tally["slow"] += 1
         return result

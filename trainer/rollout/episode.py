@@ -25,6 +25,7 @@ from rocknroll.envs.text import Task
 from rocknroll.sandbox.errors import EnvError
 from rocknroll.trainer.engines.base import Engine, EngineError, Generation, Request, Sampling
 from rocknroll.trainer.render import PolicyError, Renderer
+from rocknroll.trainer.rewards.workers import EpisodeText, Reward, TextTurn
 from rocknroll.trainer.rollout.faults import HOPELESS, INFRASTRUCTURE, EpisodeTimeout, cause_of, describe
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory, Turn
 
@@ -49,6 +50,13 @@ class Environments(Protocol):
 
     def lease(self, owner: str, task: Task) -> AbstractAsyncContextManager[Environment]:
         """An environment for `task`. Raises SandboxError when none can be had."""
+
+
+class Rewards(Protocol):
+    """What the player needs of `rewards.workers.RewardWorkers`."""
+
+    async def score(self, task: Task, episode: EpisodeText) -> Reward:
+        """Raises RewardFailed when none can be computed."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,8 @@ class _Record:
     versions: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     allowed: list[tuple[int, ...]] | None = None
+    said: list[TextTurn] = field(default_factory=list)
+    """The turns as text."""
     timings_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def observe(self, ids: list[int]) -> None:
@@ -115,8 +125,17 @@ class _Record:
 class Player:
     """Plays episodes with one engine; safe to use from many tasks at once."""
 
-    def __init__(self, environments: Environments, engine: Engine, renderer: Renderer, options: PlayOptions) -> None:
+    def __init__(
+        self,
+        environments: Environments,
+        engine: Engine,
+        renderer: Renderer,
+        options: PlayOptions,
+        rewards: Rewards | None = None,
+    ) -> None:
+        """`rewards`: what finished episodes are worth beside what the environment gives."""
         self._environments = environments
+        self._rewards = rewards
         self._engine = engine
         self._renderer = renderer
         self._options = options
@@ -141,7 +160,7 @@ class Player:
             leave: called when the environment is given back and there is still something to do.
 
         Raises:
-            FleetExhausted, FleetClosed: no environment can be had, now or later.
+            FleetExhausted, FleetClosed, EnginesExhausted: nothing can be played, now or later.
         """
         record = _Record()
         outcome, success, error, cause = Outcome.INFRA_ERROR, False, "", ""
@@ -154,9 +173,13 @@ class Player:
         with record.timed("total"):
             try:
                 outcome, success = await self._episode(_Plan(episode_id, task, sampling, engine), record)
+                if self._rewards is not None and record.turns:
+                    leave()
+                    await self._score(self._rewards, task, success, record)
             except HOPELESS:
                 raise
             except INFRASTRUCTURE as failure:
+                outcome, success = Outcome.INFRA_ERROR, False
                 cause, error = cause_of(failure), describe(failure)
         return Trajectory(
             id=episode_id,
@@ -185,6 +208,13 @@ class Player:
                 return await self._in_time(environment, plan, record)
         finally:
             await self._engine.release(plan.id)
+
+    async def _score(self, rewards: Rewards, task: Task, success: bool, record: _Record) -> None:
+        """Add the episode's own reward to that of its last turn."""
+        with record.timed("reward"):
+            reward = await rewards.score(task, EpisodeText(tuple(record.said), success))
+        last = record.turns[-1]
+        record.turns[-1] = replace(last, reward=last.reward + reward.value)
 
     async def _in_time(self, environment: Environment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
         """The turns under the episode's deadline; a deadline inside the lease leaves the sandbox time to go."""
@@ -215,9 +245,10 @@ class Player:
             start = len(record.tokens)
             record.act(generation)
             command = self._renderer.action_text(generation.token_ids)
-            before = info
+            before, seen = info, observation
             with record.timed("environment"):
                 observation, reward, terminated, truncated, info = await environment.step(command)
+            record.said.append(TextTurn(seen, command, float(reward)))
             record.turns.append(self._turn(start, len(record.tokens), float(reward), before, info))
             if terminated:
                 return Outcome.COMPLETED, bool(info.get("won", reward > 0))

@@ -24,7 +24,8 @@ from rocknroll.sandbox.errors import (
     SpecInvalid,
     StartFailed,
 )
-from rocknroll.trainer.engines.base import EngineError
+from rocknroll.trainer.engines.base import EngineError, EnginesExhausted
+from rocknroll.trainer.rewards.workers import RewardFailed
 from rocknroll.trainer.trajectory import Outcome, Trajectory
 
 FAILURE_WINDOW = 64
@@ -78,13 +79,14 @@ CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
     (SandboxError, Cause.SANDBOX_ERROR),
     (EpisodeTimeout, Cause.EPISODE_TIMEOUT),
     (EngineError, Cause.ENGINE_ERROR),
+    (RewardFailed, Cause.REWARD_ERROR),
 )
 """The first row that an exception is an instance of says its cause."""
 
 INFRASTRUCTURE = tuple(kind for kind, _ in CAUSES)
 """Exceptions that cost one episode and not the run."""
 
-HOPELESS = (FleetExhausted, FleetClosed, SpecInvalid)
+HOPELESS = (FleetExhausted, FleetClosed, SpecInvalid, EnginesExhausted)
 """Of these the exceptions that every further episode would meet, too: they end the run at once."""
 
 

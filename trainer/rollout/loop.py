@@ -32,6 +32,7 @@ from rocknroll.trainer.rollout.events import (
     Surplus,
 )
 from rocknroll.trainer.rollout.faults import HOPELESS, FailureWindow
+from rocknroll.trainer.rollout.ledger_file import LedgerError
 from rocknroll.trainer.rollout.scheduler import Batch, Scheduler
 from rocknroll.trainer.trajectory import Group, Trajectory
 
@@ -141,6 +142,7 @@ class RolloutLoop:
 
         Raises:
             RolloutFailed: more episodes were lost than the recipe accepts, or something broke.
+            LedgerError: what happened could not be written down.
         """
         self._expect(version)
         await self.train()
@@ -324,6 +326,8 @@ class RolloutLoop:
             raise ValueError(f"batch {version} was asked for, and the next one is {self._scheduler.batches_taken}")
 
     def _raise_failure(self) -> None:
+        if isinstance(self._broken, LedgerError):
+            raise self._broken
         if isinstance(self._broken, HOPELESS):
             raise RolloutFailed(f"{type(self._broken).__name__}: {self._broken}") from self._broken
         if self._broken is not None:

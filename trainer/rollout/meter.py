@@ -28,9 +28,8 @@ class Reading:
 class Meter:
     """Differences of running counters from one batch to the next."""
 
-    def __init__(self, slots: int, engines: int = 1) -> None:
+    def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._engines = engines
         self._time = time.perf_counter()
         self._last = Reading(0.0)
 
@@ -50,7 +49,7 @@ class Meter:
         episodes = sum(len(group.trajectories) for group in groups)
         faults = {f"faults/{cause}": count for cause, count in _differences(last.faults, now.faults).items()}
         return {
-            "idle/engine": 1.0 - min(1.0, spent.get("busy_s", 0.0) / (wall_s * self._engines)),
+            "idle/engine": 1.0 - min(1.0, spent.get("busy_s", 0.0) / wall_s),
             "idle/environments": 1.0 - min(1.0, (now.environment_busy_s - last.environment_busy_s) / slots_s),
             "idle/slots": 1.0 - min(1.0, (now.slot_busy_s - last.slot_busy_s) / slots_s),
             "idle/learner": min(1.0, waited_s / wall_s),
@@ -63,15 +62,12 @@ class Meter:
 
 
 def bottleneck(metrics: Mapping[str, float]) -> str:
-    """Which side of the run is busiest, and how busy: `engine (83% busy)`; empty where the metrics do not say.
+    """Which side of the run is busiest: `engine`, `environments` or `learner`; empty where the metrics do not say.
 
     The others wait for it, so it is the one that more cores, sandboxes or slots would help.
     """
-    busy = {side: 1.0 - metrics[f"idle/{side}"] for side in SIDES if f"idle/{side}" in metrics}
-    if not busy:
-        return ""
-    side = max(busy, key=busy.__getitem__)
-    return f"{side} ({busy[side]:.0%} busy)"
+    idle = {side: metrics[f"idle/{side}"] for side in SIDES if f"idle/{side}" in metrics}
+    return min(idle, key=idle.__getitem__, default="")
 
 
 def _differences(last: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:

@@ -61,6 +61,9 @@ class Scheduler:
         self._pacing = options.pacing
         self._placement = Placement(options.engines, options.replicate_prompts)
         self._version = 0
+        self._reached = 0
+        """The latest version so far. After a restore the learner may be behind it, and nothing starts until it is
+        there again: what is in flight was admitted to start with it, and would be too old with an earlier one."""
         self._may_go_back = False
         self._batch = 0
         self._round = round_of(next_kind(0, 0, options), options)
@@ -99,11 +102,12 @@ class Scheduler:
             raise ValueError(f"policy version {version} cannot exist: only {self._batch} batches were taken")
         self._may_go_back = False
         self._version = version
+        self._reached = max(self._reached, version)
         self._settle()
 
     def next_episode(self) -> Episode | None:
         """The episode to start in a free slot, or None while nothing may start."""
-        if self._version < self._pacing.front(self._version, self._batch):
+        if self._version < self._pacing.front(self._reached, self._batch):
             return None
         if not self._queue and not self._admit():
             return None
@@ -188,6 +192,7 @@ class Scheduler:
         playing = [[group.index, member] for group in self._open.values() for member in sorted(group.playing)]
         return {
             "version": self._version,
+            "reached": self._reached,
             "batches_taken": self._batch,
             "round": self._round.kind,
             "next_index": self._next_index,
@@ -206,6 +211,7 @@ class Scheduler:
             ValueError: a kept trajectory is missing.
         """
         self._version = state["version"]
+        self._reached = state["reached"]
         self._may_go_back = True
         self._batch = state["batches_taken"]
         self._round = round_of(state["round"], self.options)
@@ -221,14 +227,20 @@ class Scheduler:
         self._events = []
 
     def _admit(self) -> bool:
-        """Open the next group, unless pacing holds it back or it could not be trained on in time."""
-        places = self._pacing.places(self._version, self._batch)
-        if len(self._open) >= places + self._round.extra_groups or self._closed() >= self._freshest_due():
+        """Open the next group, unless pacing holds it back or it could not be trained on in time.
+
+        A group that is to have a place reserved waits for one that is free: it pushes out nobody who is in flight.
+        """
+        waits = self._round.takes_waiting and bool(self._waiting)
+        candidate = self._waiting[0] if waits else Candidate(self._next_index)
+        places = self._pacing.places(self._reached, self._batch)
+        if candidate.losses < self._round.max_losses:
+            places += self._round.extra_groups
+        if len(self._open) >= places or self._closed() >= self._freshest_due():
             return False
-        if self._round.takes_waiting and self._waiting:
-            candidate = self._waiting.popleft()
+        if waits:
+            self._waiting.popleft()
         else:
-            candidate = Candidate(self._next_index)
             self._next_index += 1
         members = self.options.group_size + self._round.extra_members
         self._open[candidate.group] = OpenGroup(
@@ -313,13 +325,13 @@ class Scheduler:
         return self._freshest_due() if start is None else start + self._pacing.bound
 
     def _freshest_due(self) -> int:
-        return self._pacing.front(self._version, self._batch) + self._pacing.bound
+        return self._pacing.front(self._reached, self._batch) + self._pacing.bound
 
     def _closed(self) -> int:
         """See `Pacing.closed`."""
         complete = set(self._complete)
         certain = (g for g in self._open.values() if g.index in complete or g.losses >= self._round.max_losses)
-        return self._pacing.closed([self._due(group) for group in certain], self._version, self._batch)
+        return self._pacing.closed([self._due(group) for group in certain], self._reached, self._batch)
 
 
 def kept_episodes(state: Mapping[str, Any]) -> set[str]:

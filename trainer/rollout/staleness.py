@@ -42,8 +42,9 @@ class Pacing:
     def front(self, version: int, batch: int) -> int:
         """First version from `version` on at which an episode may start while `batch` is being collected.
 
-        A synchronous run starts nothing for a batch before its version is there; an asynchronous one starts
-        nothing while the learner, set back to a checkpoint, trains on batches that were taken already.
+        A synchronous run starts nothing for a batch before its version is there; an asynchronous one may be one
+        version behind, while the learner trains on the batch before. A learner that is further behind was set back
+        to a checkpoint and is being handed batches that were taken already.
         """
         return max(version, batch - min(self.bound, 1))
 
