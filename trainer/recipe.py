@@ -202,7 +202,7 @@ class RewardSection(Section):
     """A reward computed from the finished episode, beside what the environment gave, in worker processes."""
 
     function: str | None = None
-    """`package.module:function`, see docs/rollouts.md."""
+    """`package.module:function`, see docs/rollouts/rewards.md."""
     workers: PositiveInt = 2
     min_timeout_s: PositiveFloat = 2.0
     max_timeout_s: PositiveFloat = 30.0
@@ -331,7 +331,7 @@ class Recipe(Section):
     seed: NonNegativeInt = 0
     env: EnvSection = EnvSection()
     domains: dict[str, DomainSection] = Field(default_factory=dict)
-    """Several environments in one run, by a name of their own, in place of `env` (docs/parts/domains.md)."""
+    """Several environments in one run, by a name of their own, in place of `env` (docs/rollouts/domains.md)."""
     reward: RewardSection = RewardSection()
     policy: PolicySection = PolicySection()
     warmstart: WarmstartSection = WarmstartSection()

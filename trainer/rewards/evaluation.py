@@ -1,6 +1,6 @@
 """What runs inside a reward worker: the recipe's function, one finished episode at a time. Imports nothing heavy.
 
-The function gets a mapping of plain values (`docs/parts/rewards.md` lists them) and returns a number, or
+The function gets a mapping of plain values (`docs/rollouts/rewards.md` lists them) and returns a number, or
 a number and whether the answer was correct.
 """
 
