@@ -237,6 +237,19 @@ def test_a_truncated_ledger_is_named(path: Path) -> None:
         Ledger(path)
 
 
+def test_a_ledger_with_a_damaged_page_is_named(path: Path) -> None:
+    ledger = Ledger(path)
+    keep(ledger, *(episode(group) for group in range(40)))
+    ledger.close()
+    data = bytearray(path.read_bytes())
+    page = int.from_bytes(data[16:18], "big")
+    (root,) = rows(path, "SELECT rootpage FROM sqlite_master WHERE name = 'episodes'")[0]
+    data[(int(str(root)) - 1) * page + 8 : int(str(root)) * page] = b"\xff" * (page - 8)
+    path.write_bytes(data)
+    with pytest.raises(LedgerError, match=r"ledger.sqlite is damaged"):
+        Ledger(path)
+
+
 def test_a_locked_database_is_an_error_that_says_so(
     path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,7 @@ class Ledger:
 
     def batch_ids(self, batch: int) -> list[str] | None:
         """Ids of a taken batch's episodes in order, or None if it has not been taken."""
-        query = "SELECT episodes FROM batches WHERE batch = ? ORDER BY seq DESC"
+        query = "SELECT episodes FROM batches WHERE batch = ?"
         row = self._guarded(lambda: self._db.execute(query, (batch,)).fetchone())
         return None if row is None else [name for group in json.loads(row[0]) for name in group]
 
