@@ -355,9 +355,9 @@ class Recipe(Section):
         """What the run plays, for people: `alfworld`, or `easy (alfworld), hard (alfworld)`."""
         return ", ".join(f"{name} ({part.env.name})" if name else part.env.name for name, part in self.sources.items())
 
-    @model_serializer(mode="wrap")
+    @model_serializer(mode="wrap", when_used="json")
     def _either_env_or_domains(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run of several domains plays nothing of `env`, so its default is left out; the rest is written whole."""
+        """What is written down of a run of several domains leaves `env` out: it plays nothing of it."""
         written: dict[str, Any] = whole(self)
         if self.domains:
             written.pop("env", None)

@@ -15,10 +15,11 @@ from wordgames import TASK_COUNT, WORDGAMES, wordgame
 from rocknroll.envs.registry import family as make_family
 from rocknroll.envs.text import EnvDataError, Task
 from rocknroll.trainer.domains import Domains
-from rocknroll.trainer.errors import RecipeError
+from rocknroll.trainer.errors import RecipeError, RunFolderError
 from rocknroll.trainer.ratio import Ratio, weight_at
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import check_environment, dump_recipe, load_recipe
+from rocknroll.trainer.resuming import check_settled
 from rocknroll.trainer.rollout.tasks import MixedOrder, Share, TaskOrder
 
 TASKS = [Task(f"t{i}", "kind") for i in range(7)]
@@ -160,6 +161,15 @@ def test_a_recipe_of_domains_reads_back_and_says_nothing_of_env(tmp_path: Path) 
     assert load_recipe([file]) == recipe
     assert "\nenv:" not in file.read_text(encoding="utf-8")
     assert recipe.environments == "a (alfworld), b (alfworld)"
+
+
+def test_a_run_of_domains_goes_on_with_its_own_and_no_others() -> None:
+    several = load_recipe([], ["domains.a.env.name=alfworld", "domains.b.env.name=alfworld"])
+    check_settled(several, several)
+    with pytest.raises(RunFolderError, match="keeps the `domains`"):
+        check_settled(several, load_recipe([], ["domains.a.env.name=alfworld"]))
+    with pytest.raises(RunFolderError, match="keeps the `domains`"):
+        check_settled(several, load_recipe([]))
 
 
 def test_env_and_domains_together_are_refused() -> None:

@@ -115,7 +115,7 @@ def _own_place(folder: RunFolder) -> list[str]:
 
 def _differences(given: Recipe, started: Recipe) -> list[str]:
     ours, theirs = given.model_dump(), started.model_dump()
-    return [f"`{key}`" for key in ours if ours[key] != theirs.get(key) and key not in ("name", "output_dir")]
+    return [f"`{key}`" for key in ours if ours[key] != theirs[key] and key not in ("name", "output_dir")]
 
 
 def _show(plan: _Plan, as_json: bool) -> None:
