@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from rocknroll.trainer.rollout.events import (
     Why,
 )
 from rocknroll.trainer.rollout.ledger import Ledger, LedgerError
+from rocknroll.trainer.rollout.ledger_file import connect
 from rocknroll.trainer.storage import encode
 from rocknroll.trainer.trajectory import Outcome
 
@@ -193,6 +195,28 @@ def test_a_killed_writer_leaves_everything_it_recorded(path: Path) -> None:
     assert restored is not None
     assert (restored.state, list(restored.trajectories), restored.interrupted) == ({"cursor": 7}, ["g0.0.0"], 1)
     ledger.close()
+
+
+def test_what_a_killed_writer_left_half_done_does_not_keep_anyone_from_reading(path: Path) -> None:
+    half_done = f"""import os, signal, sqlite3
+db = sqlite3.connect({str(path)!r}, isolation_level=None)
+db.execute("PRAGMA cache_size = 1")
+db.execute("CREATE TABLE t(x)")
+db.execute("BEGIN")
+db.executemany("INSERT INTO t VALUES(?)", [("x" * 1000,) for _ in range(100)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", half_done], check=False).returncode == -signal.SIGKILL
+    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+    with pytest.raises(LedgerError, match="another program"):  # read as far as to see whose it is
+        connect(path, read_only=True)
+
+
+def test_a_reader_cannot_write(ledger: Ledger, path: Path) -> None:
+    db = connect(path, read_only=True)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        db.execute("DELETE FROM episodes")
+    db.close()
 
 
 def test_a_second_writer_is_refused_by_name(ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

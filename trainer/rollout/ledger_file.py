@@ -26,6 +26,7 @@ BROKEN = "What is in it was left as it is; restore the run folder from a copy, o
 _SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS episodes(
     id TEXT PRIMARY KEY, group_index INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
     domain TEXT NOT NULL, task TEXT NOT NULL, version INTEGER NOT NULL,
@@ -42,7 +43,9 @@ CREATE TABLE IF NOT EXISTS batches(
 CREATE TABLE IF NOT EXISTS state(row INTEGER PRIMARY KEY CHECK (row = 0), scheduler TEXT NOT NULL);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {LAYOUT};
+COMMIT;
 """
+"""One transaction: tables without the mark would be taken for another program's."""
 
 
 class LedgerError(Exception):
@@ -55,12 +58,15 @@ def connect(path: Path | None, *, read_only: bool = False) -> sqlite3.Connection
     Raises:
         LedgerError: it cannot be opened, is damaged, or was not written by this version of this program.
     """
-    source = ":memory:" if path is None else f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+    source = ":memory:" if path is None else f"{path.resolve().as_uri()}?mode={'rw' if read_only else 'rwc'}"
     try:
         db = sqlite3.connect(source, uri=path is not None, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     except sqlite3.Error as error:
         raise LedgerError(f"{path} cannot be opened: {error}") from error
     try:
+        if read_only:
+            # Not mode=ro: what a killed writer left half done must be rolled back before anything can be read.
+            db.execute("PRAGMA query_only = ON")
         _check(db, path)
         if not read_only:
             db.executescript(_SCHEMA)
