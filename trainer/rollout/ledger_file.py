@@ -26,6 +26,7 @@ BROKEN = "What is in it was left as it is; restore the run folder from a copy, o
 _SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS episodes(
     id TEXT PRIMARY KEY, group_index INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
     domain TEXT NOT NULL, task TEXT NOT NULL, version INTEGER NOT NULL,
@@ -42,7 +43,9 @@ CREATE TABLE IF NOT EXISTS batches(
 CREATE TABLE IF NOT EXISTS state(row INTEGER PRIMARY KEY CHECK (row = 0), scheduler TEXT NOT NULL);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {LAYOUT};
+COMMIT;
 """
+"""All or nothing: of a process that was killed here the next one finds an empty file, and no half of a ledger."""
 
 
 class LedgerError(Exception):
