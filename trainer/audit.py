@@ -77,14 +77,14 @@ def audit(folder: RunFolder) -> Audit:
         LedgerError: the ledger cannot be read.
         StorageError: a trajectory file is broken.
     """
-    if not folder.ledger.is_file():
+    rows = folder.metrics()  # first, because it can only grow meanwhile
+    live = is_held(lock_file(folder.ledger))
+    book = _read(folder.ledger) if folder.ledger.is_file() else None
+    if book is None:
         raise RunFolderError(
             f"{folder.path} has no ledger: the run was made before there were any, was trained offline, or has not"
             " begun to play."
         )
-    rows = folder.metrics()  # first, because it can only grow meanwhile
-    live = is_held(lock_file(folder.ledger))
-    book = _read(folder.ledger)
     files = {batch: stored_ids(trajectory_file(folder.trajectories, batch + 1)) for batch in book.stored}
     return _balance(book, files, rows, live=live)
 
@@ -119,11 +119,14 @@ class _Findings:
         return found
 
 
-def _read(path: Path) -> _Book:
+def _read(path: Path) -> _Book | None:
+    """None: its process was killed before there was anything in it."""
     db = connect(path, read_only=True)
     db.row_factory = sqlite3.Row
     try:
         db.execute("BEGIN")  # one moment: a live run goes on writing
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+            return None
         query = f"SELECT *, {UNDER_WAY} AS under_way FROM episodes"
         episodes = {row["id"]: row for row in db.execute(query)}
         taken = db.execute("SELECT batch, episodes, stored FROM batches ORDER BY seq").fetchall()

@@ -9,6 +9,7 @@ broken line before it is an error.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -190,6 +191,9 @@ def by_split(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
 
 
 def _append_row(file: Path, row: Mapping[str, Any]) -> None:
+    written = file.read_bytes() if file.is_file() else b""
+    if written and not written.endswith(b"\n"):  # its writer was killed: a row behind it would be no record, either
+        os.truncate(file, written.rfind(b"\n") + 1)
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(row) + "\n")
 

@@ -73,6 +73,15 @@ def test_a_row_that_a_killed_writer_left_unfinished_is_no_record(tmp_path: Path)
     assert folder.metrics() == [{"iteration": 1}]
 
 
+def test_an_unfinished_row_does_not_spoil_the_next(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append_evaluation(1, EvalResult("seen", 2, 1))
+    with folder.evaluations_file.open("a") as file:
+        file.write('{"iterat')
+    folder.append_evaluation(2, EvalResult("seen", 2, 2))
+    assert [row.iteration for row in folder.evaluations()] == [1, 2]
+
+
 def test_a_broken_row_is_named_with_its_line(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.metrics_file.write_text('{"iteration": 1}\n{"iterat\n{"iteration": 3}\n')

@@ -192,6 +192,9 @@ def test_a_damaged_file_is_named(folder: RunFolder, ledger: Ledger) -> None:
         audit(folder)
 
 
-def test_a_run_without_a_ledger_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [False, True])
+def test_a_run_without_a_ledger_says_so(tmp_path: Path, made: bool) -> None:
+    if made:  # and its process killed before there was a table in it
+        RunFolder(tmp_path).ledger.touch()
     with pytest.raises(RunFolderError, match="has no ledger"):
         audit(RunFolder(tmp_path))

@@ -219,6 +219,18 @@ def test_a_reader_cannot_write(ledger: Ledger, path: Path) -> None:
     db.close()
 
 
+def test_a_ledger_is_made_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ledger_file._SCHEMA
+    monkeypatch.setattr(ledger_file, "_SCHEMA", whole.partition("CREATE TABLE IF NOT EXISTS batches")[0] + "no SQL;")
+    with pytest.raises(LedgerError):
+        Ledger(path)
+    assert rows(path, "SELECT name FROM sqlite_master") == []
+    monkeypatch.setattr(ledger_file, "_SCHEMA", whole)
+    ledger = Ledger(path)
+    assert ledger.restore() is None
+    ledger.close()
+
+
 def test_a_second_writer_is_refused_by_name(ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "PREDECESSOR_TIMEOUT_S", 0.0)
     with pytest.raises(LedgerError, match=f"written by process {os.getpid()}"):

@@ -45,7 +45,7 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {LAYOUT};
 COMMIT;
 """
-"""One transaction: tables without the mark would be taken for another program's."""
+"""All or nothing: of a process that was killed here the next one finds an empty file, and no half of a ledger."""
 
 
 class LedgerError(Exception):
