@@ -21,10 +21,11 @@ import torch
 from reporting import emit
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.logprobs import action_logprobs
 from rocknroll.trainer.packed_attention import use_packed_attention
 from rocknroll.trainer.packing import plan
-from rocknroll.trainer.recipe import LearnerSection, TinyModel
+from rocknroll.trainer.recipe import TinyModel
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory
 
 VOCABULARY = 181

@@ -17,9 +17,9 @@ from transformers.modeling_utils import PreTrainedModel
 
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.experience import Experience
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.catalogue import USES_PROXIMAL
 from rocknroll.trainer.passes import Passes
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.snapshots import Snapshots
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.advantages import advantages
 from rocknroll.trainer.objectives.aggregate import base_weights, normaliser
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch
 from rocknroll.trainer.trajectory import Group, Outcome, Trajectory
 

@@ -37,11 +37,11 @@ from rocknroll.trainer.comparisons import Comparisons
 from rocknroll.trainer.experience import Experience, Minibatch, prepare
 from rocknroll.trainer.interrupts import interruptible
 from rocknroll.trainer.iteration_record import IterationRecord
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.metrics_log import MetricsLog
 from rocknroll.trainer.packed_attention import use_packed_attention
 from rocknroll.trainer.passes import Passes
 from rocknroll.trainer.policy import save_policy
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch, Stream, StreamStopped
 from rocknroll.trainer.training_arguments import tensorboard, training_arguments
 from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model

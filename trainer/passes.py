@@ -17,13 +17,13 @@ from transformers.modeling_utils import PreTrainedModel
 
 from rocknroll.trainer.experience import Experience, PerToken
 from rocknroll.trainer.iteration_record import IterationRecord
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.logprobs import action_logprobs
 from rocknroll.trainer.objectives.losses import POLICY_LOSSES
 from rocknroll.trainer.objectives.mismatch import mismatch_weight
 from rocknroll.trainer.objectives.ratios import LossInput
 from rocknroll.trainer.objectives.regularisers import kl_estimate, regularised
 from rocknroll.trainer.packing import PackedPass, plan
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.snapshots import Snapshots
 
 SILENCING = ("clip_low_fraction", "clip_high_fraction", "dual_clip_fraction")

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from rocknroll.trainer.recipe import LearnerSection
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.trl_compat import StreamConfig
 
 TENSORBOARD = "tensorboard"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rocknroll.trainer.learner import Batch, Learner
-from rocknroll.trainer.recipe import LearnerSection
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.trajectory import Group
 
 SECTION = LearnerSection(iterations=4, learning_rate=1e-2, pass_tokens=64)

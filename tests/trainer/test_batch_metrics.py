@@ -10,7 +10,7 @@ import pytest
 
 from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
 from rocknroll.trainer.experience import prepare
-from rocknroll.trainer.recipe import LearnerSection
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.stream import Batch
 from rocknroll.trainer.trajectory import Group, Outcome
 

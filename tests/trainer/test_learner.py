@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rocknroll.trainer.checkpoint import CheckpointError, newest_checkpoint
 from rocknroll.trainer.learner import Learner, LearnerDiverged, StreamStopped
-from rocknroll.trainer.recipe import LearnerSection
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.trajectory import Group, Outcome
 
 

@@ -17,8 +17,8 @@ from trl.trainer.base_config import _BaseConfig
 from trl.trainer.base_trainer import _BaseTrainer
 
 from rocknroll.trainer.learner import Learner
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.packed_attention import boundary_mask, use_packed_attention
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Stream
 from rocknroll.trainer.training_arguments import training_arguments
 from rocknroll.trainer.trl_compat import HOOKS

@@ -10,8 +10,8 @@ import played
 import pytest
 
 from rocknroll.trainer.experience import prepare
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.metrics_log import MetricsLog
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.stream import Batch
 from rocknroll.trainer.trajectory import Group
 

@@ -14,10 +14,10 @@ from learner_cases import SECTION, Recording, first_gradient, learner, rows, sam
 
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.learner import Batch
+from rocknroll.trainer.learner_section import LearnerSection, MismatchSection
 from rocknroll.trainer.logprobs import action_logprobs
 from rocknroll.trainer.packed_attention import use_packed_attention
 from rocknroll.trainer.packing import plan
-from rocknroll.trainer.recipe import LearnerSection, MismatchSection
 from rocknroll.trainer.trajectory import Group, Trajectory
 
 STALENESS = 2

@@ -12,6 +12,7 @@ import numpy as np
 import played
 import pytest
 
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.advantages import (
     ADVANTAGES,
     BATCH_ADVANTAGES,
@@ -20,7 +21,6 @@ from rocknroll.trainer.objectives.advantages import (
     discounted_returns,
 )
 from rocknroll.trainer.objectives.catalogue import WHOLE_BATCH_ADVANTAGES
-from rocknroll.trainer.recipe import LearnerSection
 from rocknroll.trainer.trajectory import Group, Trajectory
 
 CFG = SimpleNamespace(gigpo_omega=0.7, gamma=0.9)

@@ -13,10 +13,10 @@ import torch
 from objectives_reference import Row, Settings
 from torch import Tensor
 
+from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.catalogue import OBJECTIVES, USES_PROXIMAL, WHOLE_BATCH_ADVANTAGES
 from rocknroll.trainer.objectives.losses import POLICY_LOSSES, Stats
 from rocknroll.trainer.objectives.ratios import LOG_RATIO_LIMIT, LossInput
-from rocknroll.trainer.recipe import LearnerSection
 
 NAMES = sorted(POLICY_LOSSES)
 CASES = [
