@@ -322,6 +322,8 @@ if time.process_time() > 0.9: print('had it')
 """,
 }
 
+BUSY_TRIES = 8
+
 
 @pytest.mark.parametrize(("row", "column", "documented"), [(*key, cell) for key, cell in table("limits").items()])
 async def test_a_limit_holds_as_documented(folder: Path, row: str, column: str, documented: str) -> None:
@@ -337,7 +339,11 @@ async def test_a_limit_holds_as_documented(folder: Path, row: str, column: str, 
     if documented == "held unless root":
         documented = "open" if os.getuid() == 0 else "held"
     async with Fleet(SandboxSpec(resources=resources), 1, runtime) as fleet, await fleet.lease("me") as sandbox:
-        done = await sandbox.exec([sys.executable, "-c", "import os" + "\n" + LIMITS[row]], timeout_s=30.0)
+        tries = BUSY_TRIES if documented == "open" else 1  # on a busy machine nobody gets much of a CPU at first
+        for _ in range(tries):
+            done = await sandbox.exec([sys.executable, "-c", "import os" + "\n" + LIMITS[row]], timeout_s=30.0)
+            if done.stdout == b"had it\n":
+                break
         assert ("open" if done.stdout == b"had it\n" else "held") == documented
 
 
