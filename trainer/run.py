@@ -58,8 +58,12 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
             if folder.exists():
                 raise RunFolderError(f"There is a run in {folder.path} now, begun while this one was being prepared.")
         folder.write_recipe(recipe)
-        service = stack.enter_context(rollouts(recipe, policy, ui, folder.path))
-        return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
+        try:
+            with rollouts(recipe, policy, ui, folder.path) as service:
+                return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
+        except RolloutFailed as failure:
+            how = f"When the cause is mended, go on with: roll train --resume {folder.path}"
+            raise RolloutFailed(f"{failure} {how}") from failure
 
 
 def check_all_cores(recipe: Recipe) -> None:
@@ -173,8 +177,7 @@ class _Run:
             weights.unlink(missing_ok=True)
         if self._stream.failure is not None:
             raise RolloutFailed(
-                f"{self._stream.failure} The learner has written a checkpoint. When the cause is mended, go on with:"
-                f" roll train --resume {folder.path}"
+                f"{self._stream.failure} The learner has written a checkpoint."
             ) from self._stream.failure
         learner.save_policy(folder.policy)
         self._evaluate("after RL", recipe.learner.iterations)

@@ -136,7 +136,7 @@ class Roll:
         _, said = running.communicate(timeout=LIMIT_S)
         if running.returncode != ExitCode.OK:  # otherwise it was over before the moment came
             assert running.returncode in ENDINGS[at.victim], said
-            if begun and at.victim in ("rollouts", "ctrl-c"):
+            if begun and running.returncode in (ExitCode.INFRASTRUCTURE, ExitCode.INTERRUPTED):
                 assert "roll train --resume" in said, said
         _, left = psutil.wait_procs(processes, timeout=30)
         assert not left, f"struck at {at.name}, these stayed: {left}"

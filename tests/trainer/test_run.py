@@ -10,6 +10,7 @@ from rocknroll.trainer import run
 from rocknroll.trainer.errors import RecipeError, RunFolderError
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.results import EvalResult
+from rocknroll.trainer.rollout.loop import RolloutFailed
 from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.ui import Quiet
 
@@ -66,3 +67,20 @@ def test_a_run_that_another_process_goes_on_with_is_refused(tmp_path: Path) -> N
     folder.write_recipe(Recipe())
     with folder.held(), pytest.raises(RunFolderError, match="is being written by process"):
         run.train(Recipe(), folder, Quiet(), resume=True)
+
+
+def test_rollouts_that_never_begin_say_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        def __init__(self, recipe: Recipe, model: Path, *, run_folder: Path) -> None:
+            assert run_folder == tmp_path / "x"
+
+        def ready(self) -> None:
+            raise RolloutFailed("no sandbox starts.")
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(run, "prepare", lambda recipe, ui: (None, tmp_path))
+    monkeypatch.setattr(run, "RolloutService", Dead)
+    with pytest.raises(RolloutFailed, match=r"no sandbox starts\. .* roll train --resume .*/x$"):
+        run.train(Recipe(name="x"), RunFolder(tmp_path / "x"), Quiet())
+    assert RunFolder(tmp_path / "x").exists()
