@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scheduling import finish, groups_of, lose, make, of_group, played, start_all, taken
 
+from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout.events import (
     Aborted,
     Episode,
@@ -220,3 +221,12 @@ def test_every_start_is_told_with_its_version() -> None:
     start_all(scheduler)
     (_, started) = scheduler.drain()
     assert isinstance(started, Started) and started.version == 1
+
+
+@pytest.mark.parametrize(
+    ("eta", "wanted", "spare"), [(1.25, 16, 4), (1.25, 8, 2), (1.1, 10, 1), (1.25, 6, 2), (1.0, 7, 0)]
+)
+def test_a_short_round_launches_no_more_than_eta_asks_for(eta: float, wanted: int, spare: int) -> None:
+    tail = {"enabled": True, "eta": eta}
+    recipe = Recipe.model_validate({"rollout": {"async_ratio": 0, "num_groups": wanted, "tail_batching": tail}})
+    assert SchedulerOptions.of(recipe).extra_groups == spare

@@ -58,8 +58,8 @@ class SchedulerOptions:
         tail, filtering = rollout.tail_batching, rollout.dynamic_sampling
         extra_groups, extra_members = rollout.redundancy.groups, rollout.redundancy.members
         if tail.enabled:
-            extra_groups = math.ceil(tail.eta * rollout.num_groups) - rollout.num_groups
-            extra_members = math.ceil(tail.eta * rollout.group_size) - rollout.group_size
+            extra_groups = _spare(tail.eta, rollout.num_groups)
+            extra_members = _spare(tail.eta, rollout.group_size)
         return cls(
             num_groups=rollout.num_groups,
             group_size=rollout.group_size,
@@ -93,3 +93,8 @@ _LEAST = {
     "engines": 1,
 }
 """Smallest value of each count."""
+
+
+def _spare(eta: float, wanted: int) -> int:
+    """⌈η·wanted⌉ − wanted; η is a decimal fraction, of which a float falls short or goes beyond."""
+    return math.ceil(round(eta * wanted, 9)) - wanted
