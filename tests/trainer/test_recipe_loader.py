@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -247,3 +248,21 @@ def test_what_the_environment_does_not_know_is_refused(override: str, says: str)
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_the_environment_of_every_shipped_recipe_is_accepted(name: str) -> None:
     check_environment(load_recipe([name]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rollout": {"async_ratio": -1}}, "async_ratio"),
+        ({"rollout": {"redundancy": {"members": 9}}}, "more than the 32 sandboxes"),
+        ({"rollout": {"redundancy": {"groups": 1}}}, "max_requeues"),
+        ({"rollout": {"tail_batching": {"enabled": True}}}, "synchronous training"),
+        ({"rollout": {"turn_barrier": True}}, "a whole batch step together"),
+        ({"learner": {"stream": True}}, "synchronous training"),
+    ],
+)
+def test_rollout_settings_that_exclude_each_other_are_refused_with_the_reason(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        Recipe.model_validate(settings)
