@@ -26,9 +26,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from reporting.training import train
+
 from rocknroll.envs.registry import family as make_family
-from rocknroll.trainer.controller import ServiceStream, write_weights
-from rocknroll.trainer.learner import Learner
+from rocknroll.trainer.controller import write_weights
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout.service import RolloutService
@@ -41,7 +42,8 @@ PUBLISHED = {1: 1.23, 10: 2.27}
 """Trajectory-level over batch-level rollouts, N(10 s, σ) per turn (RollArt, arXiv 2512.22560, section 7.3)."""
 
 NUM_GROUPS, GROUP_SIZE = 8, 6
-SPARE = {"redundancy": {"groups": 2, "members": 1}, "max_requeues": 2}
+SPARE_GROUPS, SPARE_MEMBERS = 2, 1
+SPARE = {"redundancy": {"groups": SPARE_GROUPS, "members": SPARE_MEMBERS}, "max_requeues": 2}
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "sync": {"async_ratio": 0, "turn_barrier": True},
@@ -80,33 +82,9 @@ def recipe(way: str, sigma: float, scale: float, iterations: int, faults: Mappin
     )
 
 
-SPARE_GROUPS, SPARE_MEMBERS = SPARE["redundancy"]["groups"], SPARE["redundancy"]["members"]  # type: ignore[index]
-
-
 def trained_per_s(settings: Recipe, policy: Path, folder: Path) -> float:
     """Trajectories trained per second behind the first batch."""
-    model, tokenizer = load_policy(str(policy), settings.policy.dtype)
-    times: list[float] = []
-    service = RolloutService(settings, policy)
-    try:
-        service.ready()
-        stream = ServiceStream(service, folder / "weights.safetensors")
-        learner = Learner(
-            model=model,
-            tokenizer=tokenizer,
-            stream=stream,
-            section=settings.learner,
-            run_dir=folder,
-            report_to=settings.report_to,
-            checkpoint_every=settings.learner.iterations,
-            on_iteration=lambda row: times.append(time.perf_counter()),
-        )
-        learner.learn()
-        if stream.failure is not None:
-            raise stream.failure
-    finally:
-        service.stop()
-    return (len(times) - 1) * NUM_GROUPS * GROUP_SIZE / (times[-1] - times[0])
+    return train(settings, policy, folder)[0]
 
 
 def played_per_s(settings: Recipe, policy: Path, folder: Path) -> float:

@@ -15,16 +15,12 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
+from reporting.training import train
+
 from rocknroll.envs.registry import family as make_family
-from rocknroll.trainer.controller import ServiceStream
-from rocknroll.trainer.learner import Learner
-from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.rollout.service import RolloutService
 from rocknroll.trainer.warmstart import prepare_policy
 
 
@@ -51,34 +47,6 @@ def recipe(async_ratio: float, latency_s: float, iterations: int) -> Recipe:
     )
 
 
-def episodes_per_s(settings: Recipe, policy: Path, folder: Path) -> tuple[float, Mapping[str, float]]:
-    """Train and time the batches behind the first; the last iteration's metrics come along."""
-    model, tokenizer = load_policy(str(policy), settings.policy.dtype)
-    times: list[float] = []
-    rows: list[Mapping[str, float]] = []
-    service = RolloutService(settings, policy)
-    try:
-        service.ready()
-        stream = ServiceStream(service, folder / "weights.safetensors")
-        learner = Learner(
-            model=model,
-            tokenizer=tokenizer,
-            stream=stream,
-            section=settings.learner,
-            run_dir=folder,
-            report_to=settings.report_to,
-            checkpoint_every=settings.learner.iterations,
-            on_iteration=lambda row: (times.append(time.perf_counter()), rows.append(row))[0],
-        )
-        learner.learn()
-        if stream.failure is not None:
-            raise stream.failure
-    finally:
-        service.stop()
-    rollout = settings.rollout
-    return (len(times) - 1) * rollout.num_groups * rollout.group_size / (times[-1] - times[0]), rows[-1]
-
-
 def main() -> int:
     """Measure pairs and print their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,7 +64,7 @@ def main() -> int:
     for pair in range(pairs):
         for ratio in settings:
             with tempfile.TemporaryDirectory() as folder:
-                rate, row = episodes_per_s(settings[ratio], policy, Path(folder))
+                rate, row = train(settings[ratio], policy, Path(folder))
             rates[ratio].append(rate)
             idle[ratio] = row["idle/learner"]
             print(f"pair {pair + 1}/{pairs}  async_ratio={ratio:g}: {rate:.2f} episodes/s", file=sys.stderr)

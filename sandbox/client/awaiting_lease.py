@@ -129,11 +129,11 @@ class AsyncLease(LeaseFacts):
         """See `Lease.release`."""
         if self._over:
             return
-        self._over = "released"
         if self._beating is not None:
             self._beating.cancel()
         with contextlib.suppress(LeaseLost):
             await self._wire.send(calls.release(self.token, recycle))
+        self._over = "released"
 
     async def __aenter__(self) -> Self:
         return self

@@ -143,13 +143,17 @@ class Lease(LeaseFacts):
         self._info = self._wire.send(calls.heartbeat(self.token, ttl_s))
 
     def release(self, recycle: bool = False) -> None:
-        """Give it back. Idempotent, also after a loss."""
+        """Give it back. Idempotent, also after a loss; heartbeats end even if it fails.
+
+        Raises:
+            ServiceUnreachable: whether it took effect is not known; trying again does no harm.
+        """
         if self._over:
             return
-        self._over = "released"
         self._done.set()
         with contextlib.suppress(LeaseLost):
             self._wire.send(calls.release(self.token, recycle))
+        self._over = "released"
 
     def __enter__(self) -> Self:
         return self

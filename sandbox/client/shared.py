@@ -150,5 +150,6 @@ class LeaseFacts:
         """After a heartbeat that failed: seconds until the next try, or None when the lease is over."""
         if isinstance(error, ServiceUnreachable) and time.time() < self._info.deadline:
             return HEARTBEAT_RETRY_S
-        self._over = self._over or str(error)
+        unheard = isinstance(error, ServiceUnreachable)
+        self._over = self._over or (f"its deadline passed unheard: {error}" if unheard else str(error))
         return None

@@ -159,6 +159,21 @@ async def test_a_service_that_ends_meanwhile_is_unreachable_not_silent(folder: P
     await client.aclose()
 
 
+async def test_a_release_that_failed_can_be_tried_again(folder: Path) -> None:
+    async with serving(folder) as site:
+        client, blocking = AsyncClient(site.state.socket), Client(site.state.socket)
+        sandbox = await client.lease("box")
+        other = await asyncio.to_thread(blocking.lease, "box")
+    for _ in range(2):
+        with pytest.raises(ServiceUnreachable):
+            await sandbox.release()
+        with pytest.raises(ServiceUnreachable):
+            other.release()
+    assert (sandbox.lost, other.lost) == ("", "")
+    await client.aclose()
+    blocking.close()
+
+
 async def test_another_http_server_is_not_taken_for_the_service() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
