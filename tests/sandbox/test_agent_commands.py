@@ -190,7 +190,9 @@ async def test_output_of_the_background_neither_holds_an_answer_nor_breaks_its_w
 async def test_the_number_of_commands_is_limited(make_fleet: MakeFleet) -> None:
     from rocknroll.sandbox.agent.state import MAX_COMMANDS
 
-    async with make_fleet(resources={"processes": 2000}) as fleet, await fleet.lease("me") as sandbox:
+    patient = {"timeout_s": 60.0}  # ending so many at once may keep the agent busy for longer than probes wait
+    fleet = make_fleet(resources={"processes": 2000}, health=patient)
+    async with fleet, await fleet.lease("me") as sandbox:
         running = [asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000)) for _ in range(MAX_COMMANDS)]
         await sandbox.request("fence", {})
         with pytest.raises(QuotaExceeded):
