@@ -63,7 +63,7 @@ def recipe(way: str, sigma: float, scale: float, iterations: int, faults: Mappin
     return Recipe.model_validate(
         {
             "env": {
-                "config": {"train_games": 96, "seen_games": 6, "unseen_games": 6, "max_steps": 30},
+                "config": {"train_games": 96, "seen_games": 6, "unseen_games": 6, "max_steps": 20},
                 "faults": {**latency, **(faults or {})},
             },
             "warmstart": {"games": 96, "epochs": 6, "batch_tokens": 2048},
@@ -138,7 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--quick", action="store_true", help="one round of short runs, three points of the curve")
-    parser.add_argument("--scale", type=float, default=40.0, help="how much faster than the stated seconds (40)")
+    parser.add_argument("--scale", type=float, default=20.0, help="how much faster than the stated seconds (20)")
     arguments = parser.parse_args()
     rounds, iterations = (1, 4) if arguments.quick else (3, 5)
     sigmas = (1.0, 5.0, 10.0) if arguments.quick else (1.0, 3.0, 5.0, 7.0, 10.0)
@@ -147,7 +147,7 @@ def main() -> int:
     family.prepare()
     policy = prepare_policy(base, [family], lambda phase, done, total: None)
     bench = Bench(policy, arguments.scale, iterations)
-    faults = {"hang_rate": 0.001, "slow_fraction": 0.05, "slow_factor": 5.0}  # a step; 20 of them are 2% of episodes
+    faults = {"hang_rate": 0.001, "slow_fraction": 0.05, "slow_factor": 5.0}  # of 20 steps: 2%
     for _ in range(rounds):
         for way in WAYS:
             bench.take(trained_per_s, way, 10.0)
