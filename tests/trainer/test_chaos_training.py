@@ -19,7 +19,7 @@ from rolling import LIMIT_S, Roll, balance, rollouts_pid, rows
 from rocknroll.trainer.cli.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S)]
-ITERATIONS = 8
+ITERATIONS = 6
 KILL_EVERY_S = 1.0
 RECIPE: Mapping[str, Any] = {
     "env": {

@@ -1,6 +1,6 @@
 """`roll train` killed at random moments and gone on with: nothing is lost, nothing is trained twice, nothing stays.
 
-ROCKNROLL_KILLS says how many moments are tried (2 unless given); moment i is always the same one. In synchronous runs
+ROCKNROLL_KILLS says how many moments are tried (1 unless given); moment i is always the same one. In synchronous runs
 the policy and every trajectory come out bit for bit as in a run that nobody disturbed.
 """
 
@@ -24,7 +24,7 @@ from rocknroll.trainer.cli.exit_codes import ExitCode
 from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.storage import read_trajectories
 
-KILLS = int(os.environ.get("ROCKNROLL_KILLS", "2"))
+KILLS = int(os.environ.get("ROCKNROLL_KILLS", "1"))
 ITERATIONS = 5
 RECIPE: Mapping[str, Any] = {
     "env": {
