@@ -314,7 +314,6 @@ for _ in range(100):
         os._exit(0)
 print('had it')
 """,
-    # Many at once get more than the limit on a busy machine, too.
     "share of cpu": """
 import time
 for _ in range(10):
@@ -323,7 +322,7 @@ for _ in range(10):
         while time.monotonic() < end: pass
         os._exit(0)
 began = time.monotonic()
-if sum(os.wait3(0)[2].ru_utime for _ in range(10)) > 0.6 * (time.monotonic() - began): print('had it')
+if sum(os.wait3(0)[2].ru_utime for _ in range(10)) > 0.2 * (time.monotonic() - began): print('had it')
 """,
 }
 
@@ -336,8 +335,10 @@ async def test_a_limit_holds_as_documented(folder: Path, row: str, column: str, 
     except RuntimeUnavailable as refused:
         await runtime.close()
         pytest.skip(str(refused))
+    # So little that whoever is not held gets twice as much on a busy machine, too.
+    cpus = 0.1 if row == "share of cpu" else 0.4
     resources = Resources(
-        memory_bytes=256 * MIB, work_bytes=8 * MIB, scratch_bytes=8 * MIB, processes=PROCESSES, cpus=0.4
+        memory_bytes=256 * MIB, work_bytes=8 * MIB, scratch_bytes=8 * MIB, processes=PROCESSES, cpus=cpus
     )
     if documented == "held unless root":
         documented = "open" if os.getuid() == 0 else "held"
