@@ -13,8 +13,8 @@ STAMP := .venv/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile $(PIP_ARGS)
 TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",*$$/\1/p' pyproject.toml)
 
-# More than there are cores, because many tests wait for something that they killed or froze.
-WORKERS ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
+# More than there are cores, because many tests wait for something that they killed or froze; 8 at most.
+WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $$(( n < 8 ? n : 8 )))
 
 # Two threads that compete for few cores are several times slower than one on models this small.
 export OMP_NUM_THREADS ?= 1
@@ -46,7 +46,7 @@ smoke: setup ## the whole loop at a small size: train, evaluate, look at what wa
 	$(BIN)/roll inspect runs/alfworld-smoke
 
 test: setup ## all tests
-	$(BIN)/pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 check: setup ## lint, format, types, import directions
 	$(BIN)/ruff check .

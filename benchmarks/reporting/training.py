@@ -1,4 +1,4 @@
-"""A training run without a run folder's ceremony, timed batch by batch."""
+"""A training run without ledger, evaluation or report, timed batch by batch."""
 
 from __future__ import annotations
 
