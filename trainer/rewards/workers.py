@@ -76,7 +76,7 @@ class RewardWorkers:
         self._workers = workers
         self._timeouts = timeouts
         self._counts: Counter[str] = Counter()
-        self._pending = 0
+        self._evaluations: set[asyncio.Future[Evaluated]] = set()
         self._closed = False
         self._durations_s: deque[float] = deque(maxlen=REMEMBERED)
         self._pool = ProcessPool(
@@ -110,11 +110,8 @@ class RewardWorkers:
         Raises:
             RewardFailed: the function raised or returned no number, or its worker died.
         """
-        self._pending += 1
         try:
-            evaluated = await asyncio.wrap_future(
-                self._pool.schedule(evaluate, args=(_plain(task, episode),), timeout=self._timeouts.timeout_s(task.id))
-            )
+            evaluated = await self._evaluated(task, episode)
         except EvaluationTimeout:
             self._counts["timeouts"] += 1
             return Reward(0.0, timed_out=True)
@@ -124,14 +121,12 @@ class RewardWorkers:
             if not self._closed:
                 raise
             raise self._failed(task, "the reward workers are closed") from error
-        finally:
-            self._pending -= 1
         return self._reward(task, evaluated)
 
     def metrics(self) -> dict[str, float]:
         """Counters `scored`, `timeouts`, `failures`; the present `queue`; quantiles of recent durations in seconds."""
         counts = {name: float(self._counts[name]) for name in ("scored", "timeouts", "failures")}
-        queue = float(max(0, self._pending - self._workers))
+        queue = float(max(0, len(self._evaluations) - self._workers))
         return {**counts, "queue": queue, "p50_s": self._quantile(0.5), "p95_s": self._quantile(0.95)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,7 +140,21 @@ class RewardWorkers:
         """Kill the workers; evaluations under way fail. Safe to call twice."""
         self._closed = True
         self._pool.stop()
+        # A pool that is stopped fails its futures only where one of its threads meets the closed channel in time.
+        for evaluation in self._evaluations:
+            evaluation.cancel()
         await asyncio.to_thread(self._pool.join)
+
+    async def _evaluated(self, task: Task, episode: EpisodeText) -> Evaluated:
+        timeout_s = self._timeouts.timeout_s(task.id)
+        evaluation = asyncio.wrap_future(
+            self._pool.schedule(evaluate, args=(_plain(task, episode),), timeout=timeout_s)
+        )
+        self._evaluations.add(evaluation)
+        try:
+            return await evaluation
+        finally:
+            self._evaluations.discard(evaluation)
 
     def _reward(self, task: Task, evaluated: Evaluated) -> Reward:
         if evaluated.error:
