@@ -1,13 +1,15 @@
 """`roll train` killed at random moments and gone on with: nothing is lost, nothing is trained twice, nothing stays.
 
-ROCKNROLL_KILLS says how many moments are tried (1 unless given); moment i is always the same one. In synchronous runs
-the policy and every trajectory come out bit for bit as in a run that nobody disturbed.
+ROCKNROLL_KILLS says how many runs of either kind are struck (1 unless given); run i is struck at the same moments each
+time, until a strike has ended it. What struck it is the property `landed` (`--junitxml`). In synchronous runs the
+policy and every trajectory come out bit for bit as in a run that nobody disturbed.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -81,8 +83,8 @@ def recipe(asynchronous: bool) -> Mapping[str, Any]:
     return {**RECIPE, "rollout": RECIPE["rollout"] | (ASYNCHRONOUS if asynchronous else {"async_ratio": 0.0})}
 
 
-def strike(roll: Roll, name: str, asynchronous: bool, at: Moment) -> str:
-    """Start the run, strike at the moment, and see that nothing of it stays; what it said."""
+def strike(roll: Roll, name: str, asynchronous: bool, at: Moment) -> bool:
+    """Start the run, strike at the moment, and see that nothing of it stays; whether the strike ended it."""
     folder = roll.folder(name)
     running = roll.start(name, recipe(asynchronous))
     deadline = time.monotonic() + LIMIT_S
@@ -93,13 +95,14 @@ def strike(roll: Roll, name: str, asynchronous: bool, at: Moment) -> str:
     if processes:
         hit(processes, folder, at.victim)
     _, said = running.communicate(timeout=LIMIT_S)
-    if running.returncode != ExitCode.OK:  # otherwise it was over before the moment came
+    landed = running.returncode != ExitCode.OK  # otherwise it was over before the moment came
+    if landed:
         assert running.returncode in ENDINGS[at.victim], said
         if begun and running.returncode in (ExitCode.INFRASTRUCTURE, ExitCode.INTERRUPTED):
             assert "roll train --resume" in said, said
     _, left = psutil.wait_procs(processes, timeout=30)
     assert not left, f"struck at {at.name}, these stayed: {left}"
-    return said
+    return landed
 
 
 def hit(processes: list[psutil.Process], folder: RunFolder, victim: str) -> None:
@@ -135,22 +138,28 @@ def assert_equal_runs(one: RunFolder, other: RunFolder) -> None:
     assert one.evaluations() == other.evaluations()
 
 
-def strikes(case: int) -> Iterator[Moment]:
-    """One moment, and in every other case one more in the resumed run."""
-    rng = random.Random(case)
-    yield moment(rng)
-    if rng.random() < 0.5:
-        yield moment(rng)
+def strike_down(roll: Roll, name: str, asynchronous: bool, rng: random.Random) -> Iterator[str]:
+    """What ended the run: one strike, and in every other case one more in the resumed run, if it lasts."""
+    wanted, landed = 1 + rng.randrange(2), 0
+    while landed < wanted:
+        at = moment(rng)
+        if strike(roll, name, asynchronous, at):
+            landed += 1
+            yield f"{at.victim} at {at.name} + {at.then_s:.2f} s"
+        elif landed:
+            return
+        else:
+            shutil.rmtree(roll.folder(name).path)
+        balance(roll.folder(name))
 
 
 @pytest.mark.parametrize("case", range(KILLS))
 def test_a_synchronous_run_that_was_struck_down_ends_as_if_it_had_not_been(
-    roll: Roll, undisturbed: RunFolder, case: int
+    roll: Roll, undisturbed: RunFolder, case: int, record_property: Callable[[str, object], None]
 ) -> None:
     name = f"sync-{case}"
-    for at in strikes(case):
-        strike(roll, name, asynchronous=False, at=at)
-        balance(roll.folder(name))
+    for landed in strike_down(roll, name, asynchronous=False, rng=random.Random(case)):
+        record_property("landed", landed)
     roll.to_the_end(name, recipe(asynchronous=False))
     found = balance(roll.folder(name))
     assert found is not None
@@ -159,11 +168,12 @@ def test_a_synchronous_run_that_was_struck_down_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize("case", range(KILLS))
-def test_an_asynchronous_run_that_was_struck_down_loses_and_repeats_nothing(roll: Roll, case: int) -> None:
+def test_an_asynchronous_run_that_was_struck_down_loses_and_repeats_nothing(
+    roll: Roll, case: int, record_property: Callable[[str, object], None]
+) -> None:
     name = f"async-{case}"
-    for at in strikes(1000 + case):
-        strike(roll, name, asynchronous=True, at=at)
-        balance(roll.folder(name))
+    for landed in strike_down(roll, name, asynchronous=True, rng=random.Random(1000 + case)):
+        record_property("landed", landed)
     roll.to_the_end(name, recipe(asynchronous=True))
     found = balance(roll.folder(name))
     assert found is not None
