@@ -27,6 +27,8 @@ from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.storage import read_trajectories
 
 KILLS = int(os.environ.get("ROCKNROLL_KILLS", "1"))
+TRIES = 8
+"""Runs that may be over before a strike lands."""
 ITERATIONS = 5
 RECIPE: Mapping[str, Any] = {
     "env": {
@@ -92,11 +94,11 @@ def strike(roll: Roll, name: str, asynchronous: bool, at: Moment) -> bool:
         time.sleep(0.002)
     time.sleep(at.then_s)
     processes, begun = family(running.pid), folder.exists()
-    if processes:
-        hit(processes, folder, at.victim)
+    delivered = bool(processes) and hit(processes, folder, at.victim)
     _, said = running.communicate(timeout=LIMIT_S)
     landed = running.returncode != ExitCode.OK  # otherwise it was over before the moment came
     if landed:
+        assert delivered, f"it ended without having been struck: {said}"
         assert running.returncode in ENDINGS[at.victim], said
         if begun and running.returncode in (ExitCode.INFRASTRUCTURE, ExitCode.INTERRUPTED):
             assert "roll train --resume" in said, said
@@ -105,15 +107,18 @@ def strike(roll: Roll, name: str, asynchronous: bool, at: Moment) -> bool:
     return landed
 
 
-def hit(processes: list[psutil.Process], folder: RunFolder, victim: str) -> None:
-    """Signal what of the run is there; it may have ended, or have begun just now."""
+def hit(processes: list[psutil.Process], folder: RunFolder, victim: str) -> bool:
+    """Signal what of the run is there; it may have ended, or have begun just now. Whether a signal was delivered."""
     learner, *others = processes
     holder = rollouts_pid(folder)
     rollouts = [process for process in others if process.pid == holder]
     targets = {"learner": [learner], "both": [*rollouts, learner], "rollouts": rollouts, "ctrl-c": [learner]}
+    delivered = False
     for process in targets[victim]:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGINT if victim == "ctrl-c" else signal.SIGKILL)
+            delivered = True
+    return delivered
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +146,9 @@ def assert_equal_runs(one: RunFolder, other: RunFolder) -> None:
 def strike_down(roll: Roll, name: str, asynchronous: bool, rng: random.Random) -> Iterator[str]:
     """What ended the run: one strike, and in every other case one more in the resumed run, if it lasts."""
     wanted, landed = 1 + rng.randrange(2), 0
-    while landed < wanted:
+    for _ in range(TRIES):
+        if landed == wanted:
+            return
         at = moment(rng)
         if strike(roll, name, asynchronous, at):
             landed += 1
@@ -151,6 +158,7 @@ def strike_down(roll: Roll, name: str, asynchronous: bool, rng: random.Random) -
         else:
             shutil.rmtree(roll.folder(name).path)
         balance(roll.folder(name))
+    assert landed, f"{TRIES} runs were over before a strike landed"
 
 
 @pytest.mark.parametrize("case", range(KILLS))
