@@ -55,8 +55,11 @@ class DockerInstance:
         }
 
     async def watch(self, pid: int) -> None:
-        """Look after the container whose first process was `pid` a moment ago."""
+        """Look after the container whose first process was `pid` a moment ago; 0 when it had ended by then."""
         self.pid = pid
+        if not pid:
+            self._ended("its container ended")
+            return
         self._unwatch = processes.watch(pid, lambda: self._ended("its container ended"))
         # The pid may have been given to another process before it was opened; then the daemon knows of the end.
         if (await self.state()).get("Pid") != pid:

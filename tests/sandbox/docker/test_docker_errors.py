@@ -156,6 +156,27 @@ async def test_an_image_with_an_old_python_says_which(
     assert raised.value.permanent
 
 
+async def test_a_container_that_ends_before_it_is_looked_at_is_accounted_for(
+    runtime: DockerRuntime,
+    spec: MakeSpec,
+    make_image: Callable[[str], str],
+    client: docker.APIClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = make_image(
+        f"FROM {BASE}\nRUN printf '#!/bin/sh\\nexit 7\\n' >/usr/local/bin/python3; chmod 755 /usr/local/bin/python3\n"
+    )
+    start = docker.APIClient.start
+
+    def start_and_see_it_end(self: docker.APIClient, name: str) -> None:
+        start(self, name)
+        client.wait(name)
+
+    monkeypatch.setattr(docker.APIClient, "start", start_and_see_it_end)
+    with pytest.raises(StartFailed, match="ended with exit code 7"):
+        await runtime.start(spec(image=image), "box-0.1", 0)
+
+
 async def test_a_fleet_on_a_missing_image_gives_up_with_the_reason(runtime: DockerRuntime, spec: MakeSpec) -> None:
     async with Fleet(spec(image="rocknroll-no-such:image"), 1, runtime, owns_runtime=False) as fleet:
         with pytest.raises(FleetExhausted, match="rocknroll-no-such:image"):
