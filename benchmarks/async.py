@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one round of short runs, three points of the curve")
     parser.add_argument("--scale", type=float, default=20.0, help="how much faster than the stated seconds (20)")
     arguments = parser.parse_args()
-    rounds, iterations = (1, 4) if arguments.quick else (3, 5)
+    rounds, iterations = (1, 4) if arguments.quick else (2, 4)
     sigmas = (1.0, 5.0, 10.0) if arguments.quick else (1.0, 3.0, 5.0, 7.0, 10.0)
     base = recipe("sync", 10.0, arguments.scale, iterations)
     family = make_family("alfworld", base.env.config)
