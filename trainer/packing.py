@@ -2,7 +2,8 @@
 
 A pass is one flat row of tokens, `[1, T]`: trajectories one after another, positions restarting at
 0, and the table of their boundaries, which `packed_attention` uses to keep them apart. What comes
-after the last predicted token of a trajectory cannot influence any loss and is cut off.
+after the last predicted token of a trajectory cannot influence any loss and is cut off; where attention is
+read, or the state after it is valued, the last action token itself stays.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ class PackedPass:
         return flat.new_zeros(self.mask.shape).masked_scatter(self.mask, flat)
 
 
-def plan(trajectories: Sequence[Trajectory], pass_tokens: int) -> Iterator[PackedPass]:
+def plan(trajectories: Sequence[Trajectory], pass_tokens: int, *, last: bool = False) -> Iterator[PackedPass]:
     """Pack every trajectory that has action tokens, in order, into passes of at most `pass_tokens` tokens.
 
     A longer trajectory gets a pass of its own. Constrained and unconstrained ones never share a pass.
+    `last`: forward the last action token of each trajectory, too.
 
     Raises:
         ValueError: a trajectory begins with an action token (nothing predicts it).
@@ -62,14 +64,14 @@ def plan(trajectories: Sequence[Trajectory], pass_tokens: int) -> Iterator[Packe
         for index, trajectory in enumerate(trajectories):
             if (trajectory.allowed is not None) is not constrained or not trajectory.action_mask.any():
                 continue
-            length = forwarded_tokens(trajectory)
+            length = forwarded_tokens(trajectory) + last
             if members and size + length > pass_tokens:
-                yield _pack(trajectories, members)
+                yield _pack(trajectories, members, last)
                 members, size = [], 0
             members.append(index)
             size += length
         if members:
-            yield _pack(trajectories, members)
+            yield _pack(trajectories, members, last)
 
 
 def forwarded_tokens(trajectory: Trajectory) -> int:
@@ -77,13 +79,13 @@ def forwarded_tokens(trajectory: Trajectory) -> int:
     return int(np.flatnonzero(trajectory.action_mask)[-1])
 
 
-def _pack(trajectories: Sequence[Trajectory], members: Sequence[int]) -> PackedPass:
+def _pack(trajectories: Sequence[Trajectory], members: Sequence[int], last: bool) -> PackedPass:
     packed = [trajectories[index] for index in members]
     actions = [np.flatnonzero(trajectory.action_mask) for trajectory in packed]
     for trajectory, positions in zip(packed, actions, strict=True):
         if positions[0] == 0:
             raise ValueError(f"trajectory {trajectory.id} begins with an action token; it needs a prompt")
-    lengths = [forwarded_tokens(trajectory) for trajectory in packed]
+    lengths = [forwarded_tokens(trajectory) + last for trajectory in packed]
     boundaries = np.concatenate([[0], np.cumsum(lengths)])
     counts = np.array([len(positions) for positions in actions])
     tokens = [trajectory.token_ids[:length] for trajectory, length in zip(packed, lengths, strict=True)]
