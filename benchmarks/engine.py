@@ -32,7 +32,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rocknroll.trainer.engines.base import Request, Sampling
 from rocknroll.trainer.engines.local import LocalEngine
-from rocknroll.trainer.recipe import TinyModel
+from rocknroll.trainer.tiny_model import TinyModel
 
 VOCABULARY = 181
 FIRST, LATER, ACTION, TURNS = 50, (12, 24), (3, 7), 10

@@ -25,7 +25,7 @@ from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.logprobs import action_logprobs
 from rocknroll.trainer.packed_attention import use_packed_attention
 from rocknroll.trainer.packing import plan
-from rocknroll.trainer.recipe import TinyModel
+from rocknroll.trainer.tiny_model import TinyModel
 from rocknroll.trainer.trajectory import NO_VERSION, Outcome, Trajectory
 
 VOCABULARY = 181

@@ -22,6 +22,7 @@ import numpy as np
 from rocknroll.trainer.experience import Experience
 from rocknroll.trainer.storage import StorageError, read_groups, write_groups
 from rocknroll.trainer.trajectory import Group
+from rocknroll.trainer.valuation import Valuation
 
 KEPT = 2
 """Checkpoints that stay: the newest, and one to go back to."""
@@ -60,6 +61,8 @@ class PendingBatch:
     proximal: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
     reference: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
     past: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
+    gamma: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
+    valuation: Valuation | None
 
 
 def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: Experience | None) -> None:
@@ -73,6 +76,11 @@ def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: 
         arrays = {f"proximal/{member}": values for member, values in pending.proximal.items()}
         arrays |= {f"reference/{member}": values for member, values in pending.reference.items()}
         arrays |= {f"past/{member}": values for member, values in pending.past.items()}
+        arrays |= {f"gamma/{member}": values for member, values in pending.gamma.items()}
+        if pending.valuation is not None:
+            arrays |= {f"value/{member}": values for member, values in enumerate(pending.valuation.values)}
+            arrays |= {f"sigma/{member}": values for member, values in enumerate(pending.valuation.sigmas)}
+            arrays["last_values"] = np.array(pending.valuation.last)
         with (folder / LOGPROBS_FILE).open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
@@ -100,6 +108,8 @@ def read_state(folder: Path) -> LearnerState:
                 proximal=_by_member(saved, "proximal/"),
                 reference=_by_member(saved, "reference/"),
                 past=_by_member(saved, "past/"),
+                gamma=_by_member(saved, "gamma/"),
+                valuation=_valuation(saved),
             )
         return LearnerState(version=int(state["version"]), stream=state["stream"], pending=pending)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, StorageError) as error:
@@ -168,7 +178,13 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted((int(match[1]), path) for path, match in steps.items() if match)]
 
 
-def _by_member(
-    saved: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]], prefix: str
-) -> dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+def _valuation(saved: Mapping[str, Any]) -> Valuation | None:
+    if "last_values" not in saved:
+        return None
+    values, sigmas = _by_member(saved, "value/"), _by_member(saved, "sigma/")
+    members = range(len(values))
+    return Valuation([values[m] for m in members], [sigmas[m] for m in members], saved["last_values"].tolist())
+
+
+def _by_member(saved: Mapping[str, Any], prefix: str) -> dict[int, Any]:
     return {int(name.removeprefix(prefix)): values for name, values in saved.items() if name.startswith(prefix)}

@@ -7,7 +7,6 @@ learner's settings ask for it, and all that is needed to go on exactly is in the
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,23 +15,32 @@ from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 from rocknroll.trainer.checkpoint import CheckpointError
+from rocknroll.trainer.credit.assignment import Credit
 from rocknroll.trainer.experience import Experience
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.catalogue import USES_PROXIMAL
 from rocknroll.trainer.passes import Passes
-from rocknroll.trainer.snapshots import Snapshots
+from rocknroll.trainer.snapshots import Snapshots, frozen
 
 
 class Comparisons:
     """Made before the first step, while `policy` is what RL starts from."""
 
-    def __init__(self, policy: PreTrainedModel, section: LearnerSection, passes: Passes, max_staleness: int) -> None:
+    def __init__(
+        self,
+        policy: PreTrainedModel,
+        section: LearnerSection,
+        passes: Passes,
+        max_staleness: int,
+        credit: Credit | None = None,
+    ) -> None:
         self._policy = policy
         self._passes = passes
+        self._credit = credit
         self._mismatch = section.mismatch.mode != "off"
         self._proximal = self._mismatch or section.objective in USES_PROXIMAL
-        self._reference = _frozen(policy) if section.kl_coef > 0 else None
-        self._snapshots = Snapshots(max_staleness if self._mismatch else 0, lambda: _frozen(policy))
+        self._reference = frozen(policy) if section.kl_coef > 0 else None
+        self._snapshots = Snapshots(max_staleness if self._mismatch else 0, lambda: frozen(policy))
 
     def score(self, experience: Experience) -> None:
         """Fill in the log-probabilities that the losses of `experience` compare, before its first step.
@@ -40,8 +48,14 @@ class Comparisons:
         With one step π_prox is left out: the step's own forward gives the same.
         """
         members = experience.with_gradient
+        proximal = None
+        if self._credit is not None:
+            model = self._credit.begin(experience.version, self._policy)
+            scored = self._passes.score(model, experience, members, self._credit)
+            proximal = scored if model is self._policy else None
+            experience.metrics |= self._credit.metrics()
         if self._proximal and not experience.one_step:
-            experience.proximal = self._passes.score(self._policy, experience, members)
+            experience.proximal = proximal or self._passes.score(self._policy, experience, members)
         if self._mismatch:
             experience.past = self._passes.score_past(self._snapshots, experience)
         if self._reference is not None:
@@ -77,6 +91,8 @@ class Comparisons:
     def save(self, checkpoint: Path) -> None:
         """Write the past versions into a checkpoint."""
         self._snapshots.save(checkpoint)
+        if self._credit is not None:
+            self._credit.save(checkpoint)
 
     def load(self, checkpoint: Path, version: int) -> None:
         """Take up what `save` wrote when the learner was at `version`.
@@ -89,11 +105,5 @@ class Comparisons:
                 f"{checkpoint} has no weights of earlier versions: this run began with `learner.mismatch.mode=off` or"
                 " `rollout.async_ratio=0`, so keep it at that"
             )
-
-
-def _frozen(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that never changes."""
-    frozen = copy.deepcopy(model)
-    frozen.requires_grad_(False)
-    frozen.train(False)
-    return frozen
+        if self._credit is not None:
+            self._credit.load(checkpoint, version)

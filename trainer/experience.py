@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
+from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.advantages import advantages
 from rocknroll.trainer.objectives.aggregate import base_weights, normaliser
 from rocknroll.trainer.stream import Batch
 from rocknroll.trainer.trajectory import Group, Outcome, Trajectory
+from rocknroll.trainer.valuation import Valuation, critic_metrics, disagreement_masks, gae_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +68,12 @@ class Experience:
     others; by member, filled where the engine's mismatch is corrected and a member has such tokens."""
     reference: dict[int, PerToken] = field(default_factory=dict)
     """Log-probabilities under the reference policy, by member; filled where there is a KL term."""
+    gamma: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    """Factor on the advantage of each action token, by member; filled where credit is assigned."""
+    valuation: Valuation | None = None
+    """What the critics said of the trajectories, where there are critics."""
+    explored: list[NDArray[np.bool_]] | None = None
+    """Whose entropy is rewarded, per token (I_H); None: everyone's."""
     steps_done: int = 0
     streamed_loss: Tensor | None = None
     """Where gradients were accumulated while the batch came in: the sum of losses, not yet normalised."""
@@ -75,21 +83,46 @@ class Experience:
         """Whether the weights at arrival are those of every step: then π_prox is the step's own forward."""
         return len(self.minibatches) == 1
 
+    def credited(self, member: int) -> NDArray[np.float64]:
+        """The member's advantages as they are trained on."""
+        return self.advantages[member] * self.gamma.get(member, 1.0)
+
     @property
     def with_gradient(self) -> list[int]:
         """Members that some step forwards."""
         return sorted({member for minibatch in self.minibatches for member in minibatch.members})
 
 
-def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -> Experience:
+def prepare(
+    batch: Batch,
+    section: LearnerSection,
+    *,
+    version: int,
+    seed: int,
+    critics: CriticsSection | None = None,
+    valuation: Valuation | None = None,
+) -> Experience:
     """Advantages over the groups, then `epochs × minibatches` steps over shuffled groups.
+
+    `valuation`: of the trajectories of `learnable(batch)`, by the critics that `critics` asks for.
 
     Raises:
         ValueError: a group lacks what the advantage estimator needs.
     """
-    groups = [_learnable(group) for group in batch.groups]
+    groups = learnable(batch)
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    values = advantages(section.advantage, groups, section)
+    judged: dict[str, float] = {}
+    explored = None
+    if valuation is None or critics is None:
+        values = advantages(section.advantage, groups, section)
+    else:
+        if section.advantage == "gae":
+            values = gae_advantages(trajectories, valuation, critics)
+        else:
+            values = advantages(section.advantage, groups, section)
+        trained, explored = disagreement_masks(valuation, critics)
+        values = [np.where(mask, own, 0.0) for own, mask in zip(values, trained, strict=True)]
+        judged = critic_metrics(trajectories, valuation, trained, explored, critics)
     places = np.array([i for i, group in enumerate(groups) for _ in group.trajectories], dtype=np.int64)
     differing = {int(place) for place, value in zip(places, values, strict=True) if value.any()}
     regularised = section.kl_coef > 0 or section.entropy_coef > 0
@@ -117,13 +150,19 @@ def prepare(batch: Batch, section: LearnerSection, *, version: int, seed: int) -
             **behaviour(trajectories),
             **rounds(batch.groups),
             **staleness(trajectories, version),
+            **judged,
         },
+        valuation=valuation,
+        explored=explored,
     )
 
 
-def _learnable(group: Group) -> Group:
-    members = tuple(trajectory for trajectory in group.trajectories if trajectory.outcome in LEARNABLE)
-    return Group(id=group.id, task_id=group.task_id, trajectories=members)
+def learnable(batch: Batch) -> list[Group]:
+    """The batch's groups without the members that say nothing about the policy."""
+    return [
+        Group(group.id, group.task_id, tuple(t for t in group.trajectories if t.outcome in LEARNABLE))
+        for group in batch.groups
+    ]
 
 
 def _minibatches(

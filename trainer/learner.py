@@ -34,7 +34,11 @@ from rocknroll.trainer.checkpoint import (
     write_state,
 )
 from rocknroll.trainer.comparisons import Comparisons
-from rocknroll.trainer.experience import Experience, Minibatch, prepare
+from rocknroll.trainer.credit.assignment import Credit
+from rocknroll.trainer.credit.section import CreditSection
+from rocknroll.trainer.critics import Critics
+from rocknroll.trainer.critics_section import CriticsSection
+from rocknroll.trainer.experience import Experience, Minibatch, learnable, prepare
 from rocknroll.trainer.interrupts import interruptible
 from rocknroll.trainer.iteration_record import IterationRecord
 from rocknroll.trainer.learner_section import LearnerSection
@@ -45,6 +49,7 @@ from rocknroll.trainer.policy import save_policy
 from rocknroll.trainer.stream import Batch, Stream, StreamStopped
 from rocknroll.trainer.training_arguments import tensorboard, training_arguments
 from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model
+from rocknroll.trainer.valuation import Valuation
 
 __all__ = ["Batch", "Learner", "LearnerDiverged", "Stream", "StreamStopped"]
 
@@ -77,6 +82,8 @@ class Learner(StreamTrainer):
         on_iteration: Callable[[Mapping[str, float]], None] | None = None,
         num_groups: int = 0,
         max_staleness: int = 0,
+        credit: CreditSection | None = None,
+        critics: CriticsSection | None = None,
     ) -> None:
         """`num_groups` of a batch are needed for `section.stream`, and `max_staleness`, the most versions that a token
         may be behind, for `section.mismatch`.
@@ -105,7 +112,18 @@ class Learner(StreamTrainer):
         disable_progress_bar()
         use_packed_attention(model)
         disable_dropout_in_model(model)
-        self._comparisons = Comparisons(model, section, self._passes, max_staleness)
+        assigns = Credit(credit, model, seed) if credit is not None and credit.kind != "none" else None
+        self._comparisons = Comparisons(model, section, self._passes, max_staleness, assigns)
+        self._critics = None
+        if critics is not None and critics.kind != "none":
+            self._critics = Critics(
+                critics,
+                model,
+                tokenizer,
+                learning_rate=section.learning_rate,
+                pass_tokens=section.pass_tokens,
+                seed=seed,
+            )
         super().__init__(
             model=model,
             args=training_arguments(section, run_dir, report_to, seed, use_cpu=model.device.type == "cpu"),
@@ -225,6 +243,8 @@ class Learner(StreamTrainer):
         try:
             write_state(staged, self.version, self._stream.state_dict(), self._current)
             self._comparisons.save(staged)
+            if self._critics is not None:
+                self._critics.save(staged)
             super()._save_checkpoint(model, trial)
         finally:
             self._staging = None
@@ -241,6 +261,8 @@ class Learner(StreamTrainer):
         self.version = state.version
         self._stream.load_state_dict(state.stream)
         self._comparisons.load(Path(checkpoint), state.version)
+        if self._critics is not None:
+            self._critics.load(Path(checkpoint))
         self._metrics.keep_until(state.version)
         if state.pending is not None:
             self._current = self._restore(state.pending)
@@ -313,7 +335,8 @@ class Learner(StreamTrainer):
     def _prepared(self, batch: Batch, *, score: bool = True) -> Experience:
         """The batch ready to train on; `score`: with the log-probabilities that its losses compare."""
         began = time.perf_counter()
-        experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
+        valuation = None if self._critics is None else self._critics.judge(learnable(batch), self.version)
+        experience = self._experience(batch, valuation)
         if score:
             self._comparisons.score(experience)
         self._record.prepare_s += time.perf_counter() - began
@@ -321,7 +344,7 @@ class Learner(StreamTrainer):
 
     def _restore(self, pending: PendingBatch) -> Experience:
         batch = Batch(groups=pending.groups, metrics=pending.metrics)
-        experience = prepare(batch, self.section, version=self.version, seed=self.args.seed)
+        experience = self._experience(batch, pending.valuation)
         if len(experience.minibatches) != pending.steps:
             raise CheckpointError(
                 f"the checkpoint was taken within a batch of {pending.steps} optimiser steps, and the recipe now asks "
@@ -329,7 +352,14 @@ class Learner(StreamTrainer):
             )
         experience.steps_done = pending.steps_done
         experience.proximal, experience.reference, experience.past = pending.proximal, pending.reference, pending.past
+        experience.gamma = pending.gamma
         return experience
+
+    def _experience(self, batch: Batch, valuation: Valuation | None) -> Experience:
+        critics = None if self._critics is None else self._critics.section
+        return prepare(
+            batch, self.section, version=self.version, seed=self.args.seed, critics=critics, valuation=valuation
+        )
 
     def begin(self, resumed: bool) -> None:
         """Before the first step: the reference policy, the engine's weights, the rollouts."""
@@ -349,6 +379,8 @@ class Learner(StreamTrainer):
             began = time.perf_counter()
             self._stream.publish(self.version, self._policy.state_dict())
             self._record.publish_s += time.perf_counter() - began
+            if self._critics is not None:
+                self._critics.after_policy(learnable(Batch(experience.groups)), self.version - 1)
             self._record.batch = experience.metrics
             control.should_log = True
             last = self.version == self.section.iterations

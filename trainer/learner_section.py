@@ -28,7 +28,10 @@ class LearnerSection(Section):
     ] = "decoupled_ppo"
     """`ppo` and its kin do not correct for staleness when a batch is one step; `decoupled_ppo`, `tis`, `cispo` and
     `topr` do. Some bring settings of their own where the recipe does not say otherwise (docs/objectives.md)."""
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo", "staged"] = "grpo"
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo", "staged", "gae"] = (
+        "grpo"
+    )
+    """`gae` needs `critics`."""
     aggregation: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
     constant_length: PositiveInt = 64
     """What `sequence_sum` divides a trajectory's sum by (Dr.GRPO)."""

@@ -119,6 +119,8 @@ def train_offline(
             tokenizer=tokenizer,
             stream=stream,
             section=recipe.learner,
+            credit=recipe.credit,
+            critics=recipe.critics,
             run_dir=folder.path,
             report_to=recipe.report_to,
             seed=recipe.seed,

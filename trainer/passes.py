@@ -7,6 +7,7 @@ the weights have not changed since (one step per batch) π_prox is the step's ow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
+from rocknroll.trainer.credit.assignment import Credit
 from rocknroll.trainer.experience import Experience, PerToken
 from rocknroll.trainer.iteration_record import IterationRecord
 from rocknroll.trainer.learner_section import LearnerSection
@@ -38,11 +40,17 @@ class Passes:
         self._temperature = temperature
 
     @torch.no_grad()
-    def score(self, model: PreTrainedModel, experience: Experience, members: Sequence[int]) -> dict[int, PerToken]:
-        """Log-probabilities of the members' action tokens under `model`."""
+    def score(
+        self, model: PreTrainedModel, experience: Experience, members: Sequence[int], credit: Credit | None = None
+    ) -> dict[int, PerToken]:
+        """Log-probabilities of the members' action tokens under `model`; on the way, `credit` assigns their γ."""
         scored: dict[int, PerToken] = {}
-        for packed in plan([experience.trajectories[m] for m in members], self._section.pass_tokens):
-            logp, _ = action_logprobs(model, packed, self._temperature)
+        trajectories = [experience.trajectories[m] for m in members]
+        for packed in plan(trajectories, self._section.pass_tokens, last=credit is not None):
+            with nullcontext() if credit is None else credit.watching(packed):
+                logp, entropy = action_logprobs(model, packed, self._temperature)
+            if credit is not None:
+                credit.assign(packed, experience, [members[i] for i in packed.members], entropy)
             sizes = packed.mask.sum(1).tolist()
             for index, values in zip(packed.members, torch.split(logp.cpu(), sizes), strict=True):
                 scored[members[index]] = values.numpy()
@@ -110,10 +118,13 @@ class Passes:
             "silenced": torch.stack([s for n, s in stats.items() if n in SILENCING] or [outside & False]).any(0)
         }
         _note(record, given.mask, compared, figures | stats)
+        explored = packed.rows(entropy)
+        if experience.explored is not None:
+            explored = explored * rows(experience.explored.__getitem__)
         return regularised(
             weight * loss,
             given.mask,
-            entropy=packed.rows(entropy),
+            entropy=explored,
             entropy_coef=section.entropy_coef,
             kl=kl,
             kl_coef=section.kl_coef,
@@ -143,7 +154,7 @@ class Passes:
             logp=logp,
             behaviour=behaviour,
             proximal=proximal,
-            advantage=rows(experience.advantages.__getitem__),
+            advantage=rows(experience.credited),
             mask=packed.mask.to(logp.device),
             segment=packed.segments.to(logp.device),
             returns=returns.to(logp.device),

@@ -10,7 +10,8 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,17 +19,19 @@ import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
-from rocknroll.trainer.recipe import TinyModel
 from rocknroll.trainer.render import ACTION_START, VERB_LAST, PlainRenderer, PolicyError
+from rocknroll.trainer.tiny_model import TinyModel
 
-__all__ = ["PolicyError", "build_tokenizer", "load_policy", "make_tiny", "save_policy"]
+__all__ = ["PolicyError", "build_tokenizer", "load_backbone", "load_policy", "make_tiny", "save_policy"]
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", ACTION_START, "<unk>")
 WORDS = r"[^\W\d_]+|\d+|\S"
@@ -110,13 +113,39 @@ def load_policy(name_or_path: str, dtype: Literal["float32", "bfloat16"] = "floa
         PolicyError: there is no such model, its folder is incomplete, or the hub cannot be reached.
     """
     check_policy(name_or_path)
-    folder = Path(name_or_path).expanduser()
-    local = folder.is_dir()
-    source = str(folder) if local else name_or_path
-    try:
+    with _loading(name_or_path, "policy.model") as source:
         AutoConfig.from_pretrained(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])
+    return model.eval(), tokenizer
+
+
+def load_backbone(name_or_path: str, vocabulary: int) -> PreTrainedModel:
+    """The decoder, without its head, of a hub id or a local folder, for a critic; float32.
+
+    Raises:
+        PolicyError: there is no such model, it cannot be reached, or it knows fewer than `vocabulary` tokens.
+    """
+    check_policy(name_or_path, "critics.model")
+    with _loading(name_or_path, "critics.model") as source:
+        config = AutoConfig.from_pretrained(source)
+        model: PreTrainedModel = AutoModel.from_pretrained(source, dtype=torch.float32)
+    known = config.get_text_config().vocab_size
+    if known < vocabulary:
+        raise PolicyError(
+            f"The critic {name_or_path} knows {known} tokens and the policy {vocabulary}, so they do not read the same "
+            "text. Set `critics.model` to a smaller model of the policy's family, or to `tiny`."
+        )
+    return model
+
+
+@contextmanager
+def _loading(name_or_path: str, setting: str) -> Iterator[str]:
+    """What to load from; a failure within is told with what to do about it."""
+    folder = Path(name_or_path).expanduser()
+    local = folder.is_dir()
+    try:
+        yield str(folder) if local else name_or_path
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if local:
@@ -124,10 +153,9 @@ def load_policy(name_or_path: str, dtype: Literal["float32", "bfloat16"] = "floa
         else:
             advice = (
                 "Check the id and the network (or HF_ENDPOINT), fetch it once with `hf download`, "
-                "or set `policy.model` to a local folder or to `tiny`."
+                f"or set `{setting}` to a local folder or to `tiny`."
             )
         raise PolicyError(f"The model {name_or_path} could not be loaded: {reason} {advice}") from error
-    return model.eval(), tokenizer
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path | str) -> None:
@@ -151,7 +179,7 @@ def save_policy(model: Any, tokenizer: Any, folder: Path | str) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def check_policy(name_or_path: str) -> None:
+def check_policy(name_or_path: str, setting: str = "policy.model") -> None:
     """What can be said of a model without loading it; a hub id is believed.
 
     Raises:
@@ -161,14 +189,14 @@ def check_policy(name_or_path: str) -> None:
     if not folder.is_dir():
         if folder.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
             raise PolicyError(
-                f"There is no folder {name_or_path}. Set `policy.model` to `tiny`, to a folder with a saved model, "
+                f"There is no folder {name_or_path}. Set `{setting}` to `tiny`, to a folder with a saved model, "
                 "or to a hub id such as Qwen/Qwen3-0.6B."
             )
         return
     if not (folder / "config.json").is_file():
         raise PolicyError(
             f"The folder {folder} has no config.json, so it is not a saved model. "
-            "Point `policy.model` at a folder written by `save_pretrained`."
+            f"Point `{setting}` at a folder written by `save_pretrained`."
         )
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise PolicyError(

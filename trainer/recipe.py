@@ -22,9 +22,12 @@ from pydantic import (
     model_validator,
 )
 
+from rocknroll.trainer.credit.section import CreditSection
+from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.ratio import Ratio, bends, check_ratio, weight_at
 from rocknroll.trainer.section import Cores, Fraction, Section
+from rocknroll.trainer.tiny_model import TinyModel
 
 
 class FaultsSection(Section):
@@ -72,21 +75,6 @@ class DomainSection(Section):
     def trained_on(self) -> bool:
         """Whether there is an iteration with a weight above 0; without one it is only evaluated."""
         return any(weight_at(self.ratio, iteration) for iteration in bends(self.ratio))
-
-
-class TinyModel(Section):
-    """Shape of the Qwen3 decoder that is made when `policy.model` is `tiny`."""
-
-    hidden_size: PositiveInt = 96
-    layers: PositiveInt = 3
-    heads: PositiveInt = 3
-    kv_heads: PositiveInt = 3
-    head_dim: PositiveInt = 32
-    intermediate_size: PositiveInt = 256
-    max_length: PositiveInt = 1024
-    verb_last: bool = False
-    """Say commands with the verb last (`mug 1 from desk 2 take`), for environments whose commands begin with
-    one: what to act on is decided first, and under `rollout.constrained` only among what is there."""
 
 
 class PolicySection(Section):
@@ -238,6 +226,8 @@ class Recipe(Section):
     rollout: RolloutSection = RolloutSection()
     engine: EngineSection = EngineSection()
     learner: LearnerSection = LearnerSection()
+    critics: CriticsSection = CriticsSection()
+    credit: CreditSection = CreditSection()
     eval: EvalSection = EvalSection()
     report_to: tuple[str, ...] = ("tensorboard",)
     """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
@@ -282,11 +272,13 @@ class Recipe(Section):
                 " depend on what else is computed"
             )
         self._check_rollout()
+        self._check_critics()
+        self._check_credit()
         self._check_domains()
         self._check_cores()
         for source in self.sources.values():
             self._check_faults(source.env.faults)
-        if rollout.group_size < 2 and learner.advantage != "reinforce++":
+        if rollout.group_size < 2 and learner.advantage not in ("reinforce++", "gae"):
             raise ValueError(
                 f"`rollout.group_size` ({rollout.group_size}) must be at least 2, because the advantage"
                 f" `{learner.advantage}` compares the members of a group"
@@ -335,6 +327,62 @@ class Recipe(Section):
         if self.learner.stream and rollout.async_ratio:
             raise ValueError(
                 "`learner.stream` is for synchronous training: set `rollout.async_ratio` to 0, or turn it off"
+            )
+
+    def _check_critics(self) -> None:
+        critics, learner = self.critics, self.learner
+        if critics.kind == "none":
+            if learner.advantage == "gae":
+                raise ValueError(
+                    "`learner.advantage: gae` needs critics, which say what a state is worth: set `critics.kind` to"
+                    " `asyppo` or `symmetric`, or take an advantage that compares the members of a group"
+                )
+            return
+        if critics.kind == "asyppo" and critics.count > self.rollout.group_size:
+            raise ValueError(
+                f"`critics.count` ({critics.count}) is more than `rollout.group_size` ({self.rollout.group_size}), so"
+                " some critic would learn nothing from a task: each learns from a part of every group of its own"
+            )
+        if critics.kind == "symmetric" and learner.advantage != "gae":
+            raise ValueError(
+                "`critics.kind: symmetric` has one critic, which serves nothing but `learner.advantage: gae`:"
+                f" `{learner.advantage}` does not ask it. Set `gae`, or leave the critic out"
+            )
+        if learner.stream:
+            raise ValueError(
+                "`critics` value the batch as a whole, and `learner.stream` trains on groups as they come: turn one of"
+                " them off"
+            )
+        if critics.tiny.heads % critics.tiny.kv_heads:
+            raise ValueError(
+                f"`critics.tiny.heads` ({critics.tiny.heads}) must be a multiple of `critics.tiny.kv_heads`"
+                f" ({critics.tiny.kv_heads}), because each key-value head serves the same number of query heads"
+            )
+
+    def _check_credit(self) -> None:
+        credit, learner = self.credit, self.learner
+        if credit.kind == "none":
+            return
+        if learner.ratio_level == "sequence" and credit.kind != "uniform":
+            raise ValueError(
+                f"`credit.kind: {credit.kind}` tells the tokens of a trajectory apart, and `learner.ratio_level:"
+                " sequence` has one ratio for all of them, under which only their mean credit would count: take"
+                f" another objective than `{learner.objective}` or another `ratio_level`, or leave credit out"
+            )
+        if learner.stream:
+            raise ValueError(
+                "`credit` is assigned in the forward that gives the proximal log-probabilities, which `learner.stream`"
+                " does without: turn one of them off"
+            )
+        if credit.kind == "coupled" and credit.lookback >= self.rollout.max_action_tokens:
+            raise ValueError(
+                f"`credit.lookback` ({credit.lookback}) is longer than any response before a token: an action has at"
+                f" most {self.rollout.max_action_tokens} tokens (`rollout.max_action_tokens`)"
+            )
+        if credit.windows.fai_from >= self.engine.max_length:
+            raise ValueError(
+                f"`credit.windows.fai_from` ({credit.windows.fai_from}) is longer than any trajectory:"
+                f" `engine.max_length` is {self.engine.max_length}, so no token would ever have a query behind it"
             )
 
     def _check_cores(self) -> None:

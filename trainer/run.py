@@ -160,6 +160,8 @@ class _Run:
             tokenizer=tokenizer,
             stream=self._stream,
             section=recipe.learner,
+            credit=recipe.credit,
+            critics=recipe.critics,
             run_dir=folder.path,
             report_to=recipe.report_to,
             seed=recipe.seed,

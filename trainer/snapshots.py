@@ -6,6 +6,7 @@ Only the correction of the engine's mismatch needs them (`objectives/mismatch.py
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,3 +72,11 @@ class Snapshots:
             kept[int(version)][name] = tensor
         self._kept = dict(kept)
         return True
+
+
+def frozen(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that never changes."""
+    copied = copy.deepcopy(model)
+    copied.requires_grad_(False)
+    copied.train(False)
+    return copied

@@ -30,6 +30,8 @@ def train(settings: Recipe, policy: Path, folder: Path) -> tuple[float, Mapping[
             tokenizer=tokenizer,
             stream=stream,
             section=settings.learner,
+            credit=settings.credit,
+            critics=settings.critics,
             run_dir=folder,
             report_to=settings.report_to,
             checkpoint_every=settings.learner.iterations,

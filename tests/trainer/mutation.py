@@ -31,6 +31,7 @@ CAUGHT_BY = {
     "advantages": ["advantages"],
     "gae": ["gae"],
     "diagnostics": ["diagnostics"],
+    "disagreement": ["disagreement"],
 }
 """Which tests (`test_objectives_<name>.py`) are to catch a change of a module."""
 TESTS_FAILED, BROKEN = 1, (2, 3, 4)

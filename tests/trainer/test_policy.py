@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rocknroll.trainer.policy import PolicyError, build_tokenizer, load_policy, make_tiny, save_policy
-from rocknroll.trainer.recipe import TinyModel
+from rocknroll.trainer.tiny_model import TinyModel
 
 OBSERVATION = (
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 2, a fridge 1, and a "

@@ -19,9 +19,10 @@ from rocknroll.envs.text import ExpertEpisode, ExpertStep
 from rocknroll.trainer import warmstart
 from rocknroll.trainer.domains import Domains
 from rocknroll.trainer.policy import build_tokenizer, load_policy, make_tiny
-from rocknroll.trainer.recipe import Recipe, TinyModel, WarmstartSection
+from rocknroll.trainer.recipe import Recipe, WarmstartSection
 from rocknroll.trainer.recipe_loader import load_recipe
 from rocknroll.trainer.render import Renderer, make_renderer
+from rocknroll.trainer.tiny_model import TinyModel
 from rocknroll.trainer.warmstart import CloningRow, _cloning_loss, _key, clone, cloning_row, prepare_policy
 
 EPISODES = (
