@@ -73,7 +73,7 @@ def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: 
         steps = len(pending.minibatches)
         state["pending"] = {"steps_done": pending.steps_done, "steps": steps, "metrics": pending.metrics}
         write_groups(folder / GROUPS_FILE, pending.groups)
-        arrays = {f"proximal/{member}": values for member, values in pending.proximal.items()}
+        arrays: dict[str, Any] = {f"proximal/{member}": values for member, values in pending.proximal.items()}
         arrays |= {f"reference/{member}": values for member, values in pending.reference.items()}
         arrays |= {f"past/{member}": values for member, values in pending.past.items()}
         arrays |= {f"gamma/{member}": values for member, values in pending.gamma.items()}
@@ -82,7 +82,7 @@ def write_state(folder: Path, version: int, stream: Mapping[str, Any], pending: 
             arrays |= {f"sigma/{member}": values for member, values in enumerate(pending.valuation.sigmas)}
             arrays["last_values"] = np.array(pending.valuation.last)
         with (folder / LOGPROBS_FILE).open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, **arrays)
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
 

@@ -201,10 +201,17 @@ def _backbones(
     section: CriticsSection, policy: PreTrainedModel, tokenizer: Any, seed: int
 ) -> Iterator[PreTrainedModel]:
     if section.kind == "symmetric":
-        yield copy.deepcopy(policy.base_model)
+        yield copy.deepcopy(_decoder(policy))
         return
     for number in range(section.count):
         if section.model == "tiny":
-            yield make_tiny(section.tiny, tokenizer, seed + 1 + number).base_model
+            yield _decoder(make_tiny(section.tiny, tokenizer, seed + 1 + number))
         else:
             yield load_backbone(section.model, len(tokenizer))
+
+
+def _decoder(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its head."""
+    decoder = model.base_model
+    assert isinstance(decoder, PreTrainedModel)
+    return decoder

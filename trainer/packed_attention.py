@@ -97,8 +97,8 @@ def packed_attention(
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise NotImplementedError(f"packed attention cannot express `{name}`, which {type(module).__name__} uses")
-    reader = _READER.get()
-    if reader is not None and module.layer_idx not in reader.layers:
+    layer, reader = getattr(module, "layer_idx", -1), _READER.get()
+    if reader is not None and layer not in reader.layers:
         reader = None
     own_key, groups = key, query.shape[1] // key.shape[1]
     if groups > 1:
@@ -123,7 +123,7 @@ def packed_attention(
     if reader is not None:
         known = torch.cat(normalisers, dim=1) if len(normalisers) == len(parts) else None
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        reader.read(module.layer_idx, query[0], own_key[0], scale, sliding_window, known)
+        reader.read(layer, query[0], own_key[0], scale, sliding_window, known)
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 
