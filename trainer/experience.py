@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocknroll.trainer.batch_metrics import behaviour, rounds, staleness
+from rocknroll.trainer.credit.rhythm import Signals
 from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.advantages import advantages
@@ -70,6 +71,8 @@ class Experience:
     """Log-probabilities under the reference policy, by member; filled where there is a KL term."""
     gamma: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     """Factor on the advantage of each action token, by member; filled where credit is assigned."""
+    signals: dict[int, Signals] = field(default_factory=dict)
+    """What attention said of each action token, by member; filled where credit reads it."""
     valuation: Valuation | None = None
     """What the critics said of the trajectories, where there are critics."""
     explored: list[NDArray[np.bool_]] | None = None

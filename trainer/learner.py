@@ -39,6 +39,7 @@ from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics import Critics
 from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.experience import Experience, Minibatch, learnable, prepare
+from rocknroll.trainer.insights import write_insights
 from rocknroll.trainer.interrupts import interruptible
 from rocknroll.trainer.iteration_record import IterationRecord
 from rocknroll.trainer.learner_section import LearnerSection
@@ -64,7 +65,7 @@ class LearnerDiverged(Exception):
 class Learner(StreamTrainer):
     """Trains `model` in place on what `stream` gives, for `section.iterations` policy versions.
 
-    Files in `run_dir`: `metrics.jsonl`, `checkpoints/`, `tensorboard/`.
+    Files in `run_dir`: `metrics.jsonl`, `insights/`, `checkpoints/`, `tensorboard/`.
     """
 
     def __init__(
@@ -294,6 +295,7 @@ class Learner(StreamTrainer):
             self._policy.zero_grad()
             self._record.discard()
         experience = self._prepared(batch, score=not as_streamed)
+        write_insights(self._run_dir / "insights", self.version + 1, experience)
         experience.streamed_loss = loss if as_streamed else None
         self._comparisons.keep(self.version)
         return experience

@@ -1,9 +1,9 @@
 """A run's folder: what lies where, who may make it, and how its records are read.
 
 `runs/<name>/` holds `recipe.yaml` (the resolved recipe), `metrics.jsonl` (one row an iteration),
-`evaluations.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `checkpoints/` and, at the end, `policy/` and
-`report.html`. One process writes it at a time. A last line that a killed writer left unfinished is not a record; a
-broken line before it is an error.
+`evaluations.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `insights/*.parquet`, `checkpoints/` and, at the end,
+`policy/` and `report.html`. One process writes it at a time. A last line that a killed writer left unfinished is not a
+record; a broken line before it is an error.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ class RunFolder:
     @property
     def trajectories(self) -> Path:
         return self.path / "trajectories"
+
+    @property
+    def insights(self) -> Path:
+        """What the learner saw in each action token (`trainer/insights.py`)."""
+        return self.path / "insights"
 
     @property
     def ledger(self) -> Path:

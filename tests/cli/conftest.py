@@ -16,4 +16,4 @@ from rocknroll.trainer.cli.app import app
 def roll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """`roll("train", "alfworld")` gives a result with `exit_code`, `stdout` and `stderr`."""
     monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(app, [str(word) for word in arguments])
+    return lambda *arguments, **options: CliRunner().invoke(app, [str(word) for word in arguments], **options)

@@ -17,10 +17,15 @@ from tokenizers.models import WordLevel
 
 from rocknroll.trainer.cli.exit_codes import ExitCode
 from rocknroll.trainer.cli.trajectory_view import printable
+from rocknroll.trainer.credit.rhythm import Signals
+from rocknroll.trainer.credit.section import CreditSection
+from rocknroll.trainer.experience import Experience
+from rocknroll.trainer.insights import write_insights
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.storage import write_trajectories
 from rocknroll.trainer.trajectory import NO_VERSION, Group, Outcome, Trajectory, Turn
+from rocknroll.trainer.valuation import Valuation
 
 Roll = Callable[..., Result]
 WORDS = ["<bos>", "room", "<act>", "go", "left", "<eos>", "wall", "right", "won"]
@@ -142,3 +147,85 @@ def test_without_a_tokenizer_it_says_when_there_will_be_one(roll: Roll, folder: 
 
 def test_a_terminal_is_not_given_orders() -> None:
     assert printable("a\x1b[2Jb\x07") == "a [2Jb "
+
+
+def experience(*of: Trajectory) -> Experience:
+    """What a learner with critics and credit saw: in each action the second token is an anchor, after a jump."""
+    fai, waad = np.array([0.1, 0.5, np.nan, 0.2, 0.4, np.nan]), np.array([9.0, 1.0, 1.0, 7.0, 1.0, 1.0])
+    segments = np.array([0, 0, 0, 1, 1, 1])
+    count = range(len(of))
+    return Experience(
+        groups=(),
+        version=5,
+        trajectories=list(of),
+        advantages=[np.array([0.5, 0.5, 0.5, -1.0, -1.0, -1.0]) for _ in of],
+        minibatches=[],
+        metrics={},
+        gamma={member: np.array([1.25, 1.25, 1.0, 1.0, 1.5, 1.0]) for member in count},
+        signals={member: Signals(waad, fai, segments, np.ones(6)) for member in count},
+        valuation=Valuation([np.full(6, -0.25) for _ in of], [np.arange(6.0) for _ in of], [0.0] * len(of)),
+    )
+
+
+@pytest.fixture
+def seen(folder: RunFolder) -> RunFolder:
+    folder.write_recipe(Recipe(name="run", credit=CreditSection(kind="coupled")))
+    write_insights(folder.insights, 6, experience(trajectory("g6.1"), trajectory("g6.11")))
+    return folder
+
+
+def test_tokens_are_shown_by_what_the_learner_saw_in_them(roll: Roll, seen: RunFolder) -> None:
+    lines = roll("inspect", seen.path, "g6.11", "--signal", "advantage").stdout.splitlines()
+    assert "     go^:+0.625 left*:+0.625 <eos>:+0.500" in lines
+    assert "     go^:-1.000 right*:-1.500 <eos>:-1.000" in lines
+    (legend,) = (line for line in lines if line.startswith("tokens by advantage"))
+    assert "* anchor" in legend
+    assert "also knows probability, gamma, waad, fai, value, sigma" in legend
+    assert (
+        "     go^:0.1 left*:0.5 <eos>:-" in roll("inspect", seen.path, "g6.11", "--signal", "fai").stdout.splitlines()
+    )
+
+
+def test_a_terminal_gets_colours(roll: Roll, seen: RunFolder) -> None:
+    shown = roll("inspect", seen.path, "g6.11", "--signal", "advantage", color=True).stdout
+    assert "\x1b[" in shown
+    assert shown.count("48;2;96,190,120".replace(",", ";")) == 2  # the two largest positive ones
+    assert shown.count("48;2;235,110,100".replace(",", ";")) == 1
+
+
+def test_json_has_the_signals_of_each_token(roll: Roll, seen: RunFolder) -> None:
+    first, second = json.loads(roll("inspect", seen.path, "g6.11", "--json").stdout)["turns"]
+    assert first["gamma"] == [1.25, 1.25, 1.0]
+    assert first["fai"] == [0.1, 0.5, None]
+    assert second["sigma"] == [3.0, 4.0, 5.0]
+    assert second["value"] == [-0.25] * 3
+
+
+def test_a_page_shows_every_signal_and_needs_nothing_else(roll: Roll, seen: RunFolder, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = roll("inspect", seen.path, "g6.11", "--html", str(page))
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert str(page) in result.stdout
+    text = page.read_text()
+    for signal in ("probability", "advantage", "gamma", "waad", "fai", "value", "sigma"):
+        assert f'id="by-{signal}"' in text
+    assert "gamma 1.5, waad 1, fai 0.4" in text
+    assert ">right*</span>" in text
+    assert ">&lt;eos&gt;</span>" in text
+    assert "<act>" not in text
+    for outside in ("http://", "https://", "<script", "<link", "src="):
+        assert outside not in text
+
+
+def test_a_signal_that_the_run_lacks_is_named_with_those_it_has(roll: Roll, folder: RunFolder) -> None:
+    result = roll("inspect", folder.path, "g6.11", "--signal", "sigma")
+    assert result.exit_code == ExitCode.RUN_FOLDER
+    assert "no `sigma` of g6.11: this run has probability" in result.stderr
+    assert roll("inspect", folder.path, "--signal", "sigma").exit_code == 2
+
+
+def test_a_broken_file_of_insights_is_named(roll: Roll, seen: RunFolder) -> None:
+    (seen.insights / "000006.parquet").write_bytes(b"PAR1 but not really")
+    result = roll("inspect", seen.path, "g6.11")
+    assert result.exit_code != ExitCode.OK
+    assert "000006.parquet cannot be read" in result.stderr

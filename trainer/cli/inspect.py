@@ -27,6 +27,12 @@ def inspect(
     ledger: Annotated[
         bool, typer.Option("--ledger", help="Where every episode went: trained, cut off, lost. Says if it balances.")
     ] = False,
+    signal: Annotated[
+        str, typer.Option(help="Colour the tokens of the trajectory by it: probability, advantage, gamma, waad, fai, …")
+    ] = "probability",
+    html: Annotated[
+        Path | None, typer.Option(help="Write the trajectory as a web page with all of its signals.", dir_okay=False)
+    ] = None,
     iteration: Annotated[int | None, typer.Option(help="Only what this iteration learned from.")] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -41,15 +47,21 @@ def inspect(
 
       roll inspect runs/alfworld g12.4
 
+      roll inspect runs/alfworld g12.4 --signal advantage
+
+      roll inspect runs/alfworld g12.4 --html g12.4.html
+
       roll inspect runs/alfworld --ledger
     """
     if ledger and (trajectory is not None or listing or iteration is not None):
         raise typer.BadParameter("--ledger is about the whole run; leave out the trajectory, --list and --iteration")
+    if (html is not None or signal != "probability") and trajectory is None:
+        raise typer.BadParameter("--signal and --html are about one trajectory; give its id (--list shows them)")
     folder = open_run(run)
     if ledger:
         _balance(folder, as_json)
     elif trajectory is not None:
-        _show_one(folder, _find(folder, trajectory, iteration), as_json)
+        _show_one(folder, _find(folder, trajectory, iteration), signal, html, as_json)
     elif listing:
         _list(folder, iteration, as_json)
     else:
@@ -100,14 +112,28 @@ def _list(folder: RunFolder, iteration: int | None, as_json: bool) -> None:
         print(headline(stored))
 
 
-def _show_one(folder: RunFolder, found: Stored, as_json: bool) -> None:
-    from rocknroll.trainer.cli import trajectory_view
+def _show_one(folder: RunFolder, found: Stored, signal: str, html: Path | None, as_json: bool) -> None:
+    from rocknroll.trainer.cli import token_view, trajectory_view
+    from rocknroll.trainer.insights import read_insights
 
     decode = _decoder(folder)
+    insights = read_insights(folder.insights, found.iteration, found.trajectory.id)
+    colouring = token_view.Colouring.of(found, insights, folder.recipe().credit)
+    if signal not in colouring.values:
+        raise RunFolderError(
+            f"There is no `{signal}` of {found.trajectory.id}: this run has {', '.join(colouring.values)}."
+            " `credit` and `critics` in the recipe bring more."
+        )
+    if html is not None:
+        html.write_text(token_view.page(found, decode, colouring), encoding="utf-8")
     if as_json:
-        print_json(trajectory_view.as_json(found, decode))
+        print_json(trajectory_view.as_json(found, decode, insights))
+    elif html is not None:
+        typer.echo(f"{html} shows {found.trajectory.id} by {', '.join(colouring.values)}")
     else:
-        print("\n".join(trajectory_view.as_lines(found, decode)))
+        tokens = token_view.painter(found, decode, colouring, signal)
+        legend = token_view.legend(colouring, signal)
+        typer.echo("\n".join(trajectory_view.as_lines(found, decode, tokens, legend)))
 
 
 def _stored(folder: RunFolder, iteration: int | None) -> Iterator[Stored]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ def headline(stored: Stored) -> str:
     )
 
 
-def as_lines(stored: Stored, decode: Decode) -> Iterator[str]:
-    """The whole episode."""
+def as_lines(stored: Stored, decode: Decode, tokens: Callable[[int, int], str], legend: str = "") -> Iterator[str]:
+    """The whole episode; `tokens` says what is known of the tokens of an action, by first and last position."""
     trajectory = stored.trajectory
     versions = trajectory.versions[trajectory.action_mask]
     yield headline(stored)
@@ -37,6 +37,8 @@ def as_lines(stored: Stored, decode: Decode) -> Iterator[str]:
         yield "seconds: " + ", ".join(f"{cause} {s:.2f}" for cause, s in sorted(trajectory.timings_s.items()))
     if trajectory.error or trajectory.cause:
         yield f"lost to {trajectory.cause or 'infrastructure'}: {printable(trajectory.error)}"
+    if legend:
+        yield legend
     seen_until = 0
     for number, turn in enumerate(trajectory.turns, start=1):
         yield ""
@@ -45,7 +47,7 @@ def as_lines(stored: Stored, decode: Decode) -> Iterator[str]:
         action = printable(decode(trajectory.token_ids[turn.start : turn.end].tolist()))
         spoke = _versions(trajectory, turn.start, turn.end)
         yield f"{number:>3}> {action}   reward {turn.reward:+.2f}{admitted}{f'   {spoke}' if spoke else ''}"
-        yield f"     {_tokens(trajectory, turn.start, turn.end, decode)}"
+        yield f"     {tokens(turn.start, turn.end)}"
         seen_until = turn.end
     if rest := decode(trajectory.token_ids[seen_until:].tolist()):
         yield ""
@@ -71,9 +73,10 @@ def summary_json(stored: Stored) -> dict[str, Any]:
     }
 
 
-def as_json(stored: Stored, decode: Decode) -> dict[str, Any]:
-    """The same for programs; arrays have one entry for each token of the turn's action."""
+def as_json(stored: Stored, decode: Decode, insights: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """The same for programs; arrays have one entry for each token of the turn's action. `insights` [n] each."""
     trajectory = stored.trajectory
+    ranks = np.cumsum(trajectory.action_mask) - 1
     starts = [0, *(turn.end for turn in trajectory.turns)]
     return {
         **summary_json(stored),
@@ -88,10 +91,16 @@ def as_json(stored: Stored, decode: Decode) -> dict[str, Any]:
                 "token_ids": trajectory.token_ids[turn.start : turn.end].tolist(),
                 "logprobs": [round(float(p), 6) for p in trajectory.logprobs[turn.start : turn.end]],
                 "versions": trajectory.versions[turn.start : turn.end].tolist(),
+                **{name: _rounded(values[ranks[turn.start : turn.end]]) for name, values in insights.items()},
             }
             for start, turn in zip(starts, trajectory.turns, strict=False)
         ],
     }
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float | None]:
+    """JSON has no NaN."""
+    return [None if np.isnan(value) else round(float(value), 6) for value in values]
 
 
 def _speakers(versions: NDArray[np.int32]) -> str:
@@ -117,14 +126,6 @@ def _versions(trajectory: Trajectory, start: int, end: int) -> str:
     """`v4`, or `v4 then v5` where new weights arrived within the action."""
     spoke = trajectory.versions[start:end].tolist()
     return " then ".join(f"v{version}" for at, version in enumerate(spoke) if at == 0 or version != spoke[at - 1])
-
-
-def _tokens(trajectory: Trajectory, start: int, end: int, decode: Decode) -> str:
-    """Each token with its probability."""
-    return " ".join(
-        f"{printable(decode([int(trajectory.token_ids[at])])).strip()}:{float(np.exp(trajectory.logprobs[at])):.2f}"
-        for at in range(start, end)
-    )
 
 
 def _indented(text: str) -> Iterator[str]:

@@ -80,7 +80,10 @@ class Credit:
         segments = packed.segments[packed.mask].numpy()
         parts = [np.split(whole, ends) for whole in (waad, fai, segments, entropy.double().cpu().numpy())]
         for member, *of_member in zip(members, *parts, strict=True):
-            experience.gamma[member] = self._gamma(Signals(*of_member), experience, member)
+            signals = Signals(*of_member)
+            experience.gamma[member] = self._gamma(signals, experience, member)
+            if self._attentive:
+                experience.signals[member] = signals
 
     def metrics(self) -> dict[str, float]:
         """Figures of the batch: means over its action tokens."""
