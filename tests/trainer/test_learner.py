@@ -48,7 +48,7 @@ def test_tensorboard_gets_every_iteration_in_the_run_folder(tmp_path: Path) -> N
     learner(tmp_path, Recording(), report_to=("tensorboard",)).learn()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()  # type: ignore[no-untyped-call]
     assert [point.step for point in events.Scalars("train/batch/reward")] == [1, 2, 3, 4]
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "metrics.jsonl", "tensorboard"}
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "insights", "metrics.jsonl", "tensorboard"}
 
 
 @pytest.mark.parametrize("section", [SECTION, THOROUGH], ids=["one step a batch", "four steps, decoupled, KL"])

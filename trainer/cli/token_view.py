@@ -41,7 +41,7 @@ class Colouring:
         values = {PROBABILITY: np.exp(trajectory.logprobs[positions].astype(np.float64)), **insights}
         marks = [""] * len(positions)
         if "waad" in insights and "fai" in insights:
-            segments = np.cumsum(np.diff(positions, prepend=positions[:1]) > 1)
+            segments = np.cumsum(np.diff(positions, prepend=positions[:1]) > 1, dtype=np.int64)
             found = couple(Signals(insights["waad"], insights["fai"], segments, values[PROBABILITY]), credit)
             both = zip(found.anchors, found.introductions, strict=True)
             marks = [ANCHOR * bool(anchor) + INTRODUCTION * bool(introduces) for anchor, introduces in both]
