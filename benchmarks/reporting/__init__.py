@@ -33,14 +33,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def emit(name: str, ratios: Mapping[str, float], figures: Mapping[str, Any], as_json: bool) -> None:
-    """Print the result. With `as_json` the last line of stdout is the JSON object, otherwise it is a table."""
+def emit(
+    name: str, ratios: Mapping[str, float | Mapping[str, float]], figures: Mapping[str, Any], as_json: bool
+) -> None:
+    """Print the result; a ratio may be one or several by size. With `as_json` the last line of stdout is the JSON
+    object, otherwise it is a table."""
     if as_json:
         print(json.dumps({"name": name, "ratios": dict(ratios), "figures": dict(figures), "machine": machine()}))
         return
     print(name)
-    for label, value in ratios.items():
-        print(f"  {label:<32} {value:8.2f} x")
+    for label, ratio in ratios.items():
+        for size, value in ratio.items() if isinstance(ratio, Mapping) else [("", ratio)]:
+            print(f"  {f'{label} {size}':<32} {value:8.2f} x")
     for label, value in figures.items():
         print(f"  {label:<32} {value}")
 
