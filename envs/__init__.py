@@ -13,3 +13,5 @@ gymnasium.register(
     kwargs={"config": {"train_games": 60, "seen_games": 12, "unseen_games": 12, "max_steps": 50}},
 )
 """A few generated games, made in seconds at the first reset; pass your own `config` for more."""
+
+gymnasium.register(id="rocknroll/Countdown-v0", entry_point="rocknroll.envs.reasoning.countdown:CountdownEnv")
