@@ -118,7 +118,7 @@ def hooked(model: Qwen3ForCausalLM, layers: tuple[int, ...], packed: PackedPass)
 
 def score(model: Qwen3ForCausalLM, packed: PackedPass, way: str) -> None:
     """The forward that gives the proximal log-probabilities."""
-    layers = read_layers(model.config.num_hidden_layers)
+    layers = read_layers(range(model.config.num_hidden_layers))
     with torch.no_grad():
         if way == "eager":
             with hooked(model, layers, packed):
@@ -199,11 +199,11 @@ def main() -> int:
         extra = [1 + plain / step for plain, step in zip(taken["plain"], steps, strict=True)]
         figures["forward"][f"extra_forward over a plain step, T {length}"] = round(statistics.median(extra), 4)
         figures["seconds"] |= {f"{way}, T {length}": round(statistics.median(t), 3) for way, t in taken.items()}
-        heads, layers = model.config.num_attention_heads, len(read_layers(model.config.num_hidden_layers))
+        heads, layers = model.config.num_attention_heads, len(read_layers(range(model.config.num_hidden_layers)))
         figures["maps_mib"][f"T {length}"] = round(layers * heads * length**2 * 4 / 2**20, 1)
         for way in WAYS:
             figures["memory_mib"][f"{way}, T {length}"] = round(peak_growth_mib(way, length, arguments.quick), 1)
-    figures |= {"rounds": rounds, "layers_read": list(read_layers(model.config.num_hidden_layers))}
+    figures |= {"rounds": rounds, "layers_read": list(read_layers(range(model.config.num_hidden_layers)))}
     reporting.emit("credit", ratios, figures, arguments.json)
     return 0
 

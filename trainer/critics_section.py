@@ -9,7 +9,16 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rocknroll.trainer.section import Fraction, Section
 from rocknroll.trainer.tiny_model import TinyModel
 
-MINI = TinyModel(hidden_size=48, layers=2, heads=2, kv_heads=2, head_dim=24, intermediate_size=128)
+
+class MiniModel(TinyModel):
+    """Half as wide as the tiny policy."""
+
+    hidden_size: PositiveInt = 48
+    layers: PositiveInt = 2
+    heads: PositiveInt = 2
+    kv_heads: PositiveInt = 2
+    head_dim: PositiveInt = 24
+    intermediate_size: PositiveInt = 128
 
 
 class CriticsSection(Section):
@@ -22,7 +31,7 @@ class CriticsSection(Section):
     model: str = "tiny"
     """Of `asyppo`: `tiny` (made here, as `critics.tiny` says), a hub id, or a local folder, with the policy's
     vocabulary."""
-    tiny: TinyModel = MINI
+    tiny: MiniModel = MiniModel()
     learning_rate: PositiveFloat | None = None
     """Four times the learner's unless given."""
     lr_warmup_steps: NonNegativeInt = 0

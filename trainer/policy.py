@@ -28,6 +28,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from rocknroll.trainer.credit.signals import attention_layers
 from rocknroll.trainer.render import ACTION_START, VERB_LAST, PlainRenderer, PolicyError
 from rocknroll.trainer.tiny_model import TinyModel
 
@@ -202,6 +203,27 @@ def check_policy(name_or_path: str, setting: str = "policy.model") -> None:
         raise PolicyError(
             f"The model folder {folder} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}). "
             "Copy the tokenizer's files of the same model into it, or save them with `tokenizer.save_pretrained`."
+        )
+
+
+def check_readable(name_or_path: str, reaches: int) -> None:
+    """See, by its configuration alone, that a model has attention to read, `reaches` tokens far.
+
+    Raises:
+        PolicyError: it has none, or a context that is too short, or its configuration cannot be loaded.
+    """
+    with _loading(name_or_path, "policy.model") as source:
+        config = AutoConfig.from_pretrained(source).get_text_config()
+    if not attention_layers(config):
+        raise PolicyError(
+            f"The model {name_or_path} ({config.model_type}) has no attention weights, which `credit.kind` reads. Set"
+            " `credit.kind` to `none` or to a control that reads none, or choose a transformer."
+        )
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and reaches >= longest:
+        raise PolicyError(
+            f"`credit.windows.fai_from` ({reaches}) is longer than any response of {name_or_path}, whose context has"
+            f" {longest} tokens. Lower it."
         )
 
 

@@ -379,10 +379,14 @@ class Recipe(Section):
                 f"`credit.lookback` ({credit.lookback}) is longer than any response before a token: an action has at"
                 f" most {self.rollout.max_action_tokens} tokens (`rollout.max_action_tokens`)"
             )
-        if credit.windows.fai_from >= self.engine.max_length:
+        longest = self.engine.max_length
+        if self.policy.model == "tiny":
+            longest = min(longest, self.policy.tiny.max_length)
+        if credit.windows.fai_from >= longest:
             raise ValueError(
-                f"`credit.windows.fai_from` ({credit.windows.fai_from}) is longer than any trajectory:"
-                f" `engine.max_length` is {self.engine.max_length}, so no token would ever have a query behind it"
+                f"`credit.windows.fai_from` ({credit.windows.fai_from}) is longer than any response: a trajectory has"
+                f" at most {longest} tokens (`engine.max_length`, `policy.tiny.max_length`), so no token would have a"
+                " query far enough behind it"
             )
 
     def _check_cores(self) -> None:

@@ -16,11 +16,12 @@ from typing import Literal
 
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
+from rocknroll.trainer.credit.rhythm import ATTENTIVE
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.engines.cores import check_cores, hold_process
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
-from rocknroll.trainer.policy import check_policy, load_policy
+from rocknroll.trainer.policy import check_policy, check_readable, load_policy
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.results import EvalResult, TrainResult
 from rocknroll.trainer.resuming import check_resumable, has_checkpoint, has_ended
@@ -80,8 +81,13 @@ def check_all_cores(recipe: Recipe) -> None:
 
 def prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
     """The environments and the policy to begin with."""
+    # Before minutes go into making games.
     if recipe.policy.model != "tiny":
-        check_policy(recipe.policy.model)  # before minutes go into making games
+        check_policy(recipe.policy.model)
+        if recipe.credit.kind in ATTENTIVE:
+            check_readable(recipe.policy.model, recipe.credit.windows.fai_from)
+    if recipe.critics.kind == "asyppo" and recipe.critics.model != "tiny":
+        check_policy(recipe.critics.model, "critics.model")
     domains = prepare_domains(recipe, ui)
     ui.phase("policy")
     return domains, prepare_policy(recipe, domains.families, ui.progress)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import played
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, MambaConfig, PreTrainedModel, Qwen3NextConfig
 
-from rocknroll.trainer.credit.signals import AttentionReader, Reduction, Windows
+from rocknroll.trainer.credit import signals
+from rocknroll.trainer.credit.signals import (
+    AttentionReader,
+    Reduction,
+    Windows,
+    attention_layers,
+    head_sets,
+    read_layers,
+)
 from rocknroll.trainer.logprobs import action_logprobs
 from rocknroll.trainer.packed_attention import reading, use_packed_attention
 from rocknroll.trainer.packing import plan
@@ -102,3 +113,69 @@ def test_signals_equal_those_of_eager_maps(
         np.testing.assert_allclose(found[trajectory.id][1], fai, atol=1e-5)
         if reduction == "exact" and pass_tokens == 1:
             np.testing.assert_allclose(found[trajectory.id][2], span, atol=1e-4)
+
+
+def test_reading_changes_no_bit_of_the_forward() -> None:
+    model = played.tiny_qwen3().eval()
+    use_packed_attention(model)
+    rng = np.random.default_rng(1)
+    (packed,) = plan([played.trajectory(rng, f"t{i}") for i in range(3)], 10_000, last=True)
+    with torch.no_grad():
+        plain = action_logprobs(model, packed, 1.0)
+        for reduction in ("banded", "exact"):
+            with reading(AttentionReader(packed, range(2), SHORT, reduction)):
+                watched = action_logprobs(model, packed, 1.0)
+            assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+
+
+@pytest.mark.parametrize("reduction", ["banded", "exact"])
+@pytest.mark.parametrize(("rows", "scores"), [(1, 1), (3, 40), (256, 1 << 16)])
+def test_how_rows_are_cut_into_blocks_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, reduction: Reduction, rows: int, scores: int
+) -> None:
+    model = played.tiny_qwen3().eval()
+    use_packed_attention(model)
+    rng = np.random.default_rng(2)
+    episodes = [played.trajectory(rng, f"t{i}", turns=i + 2) for i in range(4)]
+    whole = read(model, episodes, SHORT, reduction)
+    monkeypatch.setattr(signals, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(signals, "BLOCK_SCORES", scores)
+    cut = read(model, episodes, SHORT, reduction)
+    for name, (waad, fai, span) in whole.items():
+        for ours, theirs in zip(cut[name], (waad, fai, span), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_other_layers_and_other_threads_are_not_read() -> None:
+    model = played.tiny_qwen3().eval()
+    use_packed_attention(model)
+    (packed,) = plan([played.trajectory(np.random.default_rng(3))], 10_000, last=True)
+    reader = AttentionReader(packed, [1], SHORT)
+    with reading(reader), torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.no_grad()(action_logprobs), model, packed, 1.0).result()
+        assert not reader._waad
+        action_logprobs(model, packed, 1.0)
+    assert list(reader._waad) == [1]
+
+
+def test_layers_are_of_the_middle_third_and_attend() -> None:
+    assert read_layers(range(36)) == (12, 15, 18, 21, 24)
+    assert [read_layers(range(n)) for n in (1, 2, 3, 4)] == [(0,), (0, 1), (1, 2), (1, 2)]
+    assert read_layers((3, 7, 11)) == (7, 11)
+    assert attention_layers(LlamaConfig(num_hidden_layers=3)) == (0, 1, 2)
+    assert attention_layers(MambaConfig(num_hidden_layers=3)) == ()
+    hybrid = Qwen3NextConfig(num_hidden_layers=8)
+    assert attention_layers(hybrid) == tuple(i for i, kind in enumerate(hybrid.layer_types) if kind == "full_attention")
+    assert 0 < len(attention_layers(hybrid)) < 8
+
+
+@given(st.integers(1, 5), st.integers(1, 8), st.sampled_from([0.01, 0.3, 0.5]), st.integers(0, 9))
+def test_head_sets_are_the_shortest_and_the_longest_spans(layers: int, heads: int, share: float, seed: int) -> None:
+    spans = np.random.default_rng(seed).integers(0, 4, (layers, heads)).astype(np.float64)
+    sets = head_sets(spans, share)
+    count = max(1, int(share * layers * heads))
+    assert sets.near.sum() == sets.far.sum() == count
+    assert spans[sets.near].max() <= min(spans[~sets.near], default=np.inf)
+    assert spans[sets.far].min() >= max(spans[~sets.far], default=-np.inf)
+    if 2 * count <= spans.size:
+        assert not (sets.near & sets.far).any()

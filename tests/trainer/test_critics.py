@@ -13,14 +13,13 @@ from learner_cases import SECTION, THOROUGH, Recording, first_gradient, learner,
 
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.critics import Critics
-from rocknroll.trainer.critics_section import CriticsSection
+from rocknroll.trainer.critics_section import CriticsSection, MiniModel
 from rocknroll.trainer.packing import plan
 from rocknroll.trainer.policy import PolicyError, build_tokenizer, load_backbone, save_policy
-from rocknroll.trainer.tiny_model import TinyModel
 from rocknroll.trainer.trajectory import Group, Outcome
 from rocknroll.trainer.valuation import returns_of
 
-TINY = TinyModel(hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8, intermediate_size=16)
+TINY = MiniModel(hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8, intermediate_size=16)
 TOKENIZER = build_tokenizer([f"word{'x' * n}" for n in range(played.VOCABULARY - 5)])
 ASYPPO = CriticsSection(kind="asyppo", tiny=TINY, first_steps=2, learning_rate=1e-2)
 SYMMETRIC = CriticsSection(kind="symmetric", first_steps=2, learning_rate=1e-2)

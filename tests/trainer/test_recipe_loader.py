@@ -81,7 +81,8 @@ def test_unknown_key_names_its_origin_the_nearest_key_and_the_section(tmp_path: 
 
 
 def test_a_key_in_the_wrong_section_is_pointed_to_where_it_belongs() -> None:
-    assert "Did you mean `warmstart.learning_rate` or `learner.learning_rate`?" in refused("learning_rate=1e-3")
+    told = refused("learning_rate=1e-3")
+    assert all(f"`{section}.learning_rate`" in told for section in ("warmstart", "learner", "critics"))
     assert "Did you mean `rollout.async_ratio`?" in refused("learner.async_ratio=1")
 
 
@@ -132,6 +133,25 @@ def test_wrong_type_says_key_expectation_and_value(override: str, says: str) -> 
         (("learner.objective=gspo", "learner.ratio_level=token"), "it is `ppo`: say `objective: ppo`"),
         (("learner.objective=reinforce", "learner.ratio_level=segment"), "it has no probability ratio"),
         (("learner.objective=topr", "learner.dual_clip=3"), "`dual_clip` bounds the clipped surrogate of PPO"),
+        (("learner.advantage=gae",), "needs critics, which say what a state is worth"),
+        (("critics.kind=asyppo", "critics.count=9"), "`critics.count` (9) is more than `rollout.group_size` (8)"),
+        (("critics.kind=symmetric",), "serves nothing but `learner.advantage: gae`: `grpo` does not ask it"),
+        (("critics.kind=asyppo", "learner.stream=true", "rollout.async_ratio=0"), "value the batch as a whole"),
+        (("critics.kind=asyppo", "critics.tiny.heads=3"), "`critics.tiny.heads` (3) must be a multiple"),
+        (("critics.kind=assyppo",), "Did you mean `asyppo`?"),
+        (("critics.agreeing=1.2",), "`critics.agreeing` must be"),
+        (("credit.share=1.4",), "`credit.share` must be"),
+        (("credit.introduction=-0.1",), "`credit.introduction` must be"),
+        (("credit.heads=0.6",), "`credit.heads` must be"),
+        (("credit.windows.fai_from=20", "credit.windows.fai_to=10"), "`credit.windows.fai_from` (20) must not exceed"),
+        (("credit.kind=local", "learner.objective=gspo"), "one ratio for all of them, under which only their mean"),
+        (("credit.kind=random", "learner.objective=topr"), "take another objective than `topr`"),
+        (("credit.kind=local", "learner.stream=true", "rollout.async_ratio=0"), "which `learner.stream` does without"),
+        (("credit.kind=coupled", "credit.lookback=16"), "`credit.lookback` (16) is longer than any response before"),
+        (
+            ("credit.kind=global", "credit.windows.fai_from=1024", "credit.windows.fai_to=2000"),
+            "`credit.windows.fai_from` (1024) is longer than any response: a trajectory has at most 1024 tokens",
+        ),
         (("learner.mismatch.floor=2", "learner.mismatch.cap=2"), "`mismatch.floor` (2.0) must be below"),
         (("learner.stream=true", "rollout.async_ratio=1"), "`learner.stream` is for synchronous training"),
         (

@@ -21,7 +21,14 @@ from transformers import PreTrainedModel
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.credit.rhythm import ATTENTIVE, SCHEMES, Signals, couple
 from rocknroll.trainer.credit.section import CreditSection
-from rocknroll.trainer.credit.signals import AttentionReader, HeadSets, Windows, head_sets, read_layers
+from rocknroll.trainer.credit.signals import (
+    AttentionReader,
+    HeadSets,
+    Windows,
+    attention_layers,
+    head_sets,
+    read_layers,
+)
 from rocknroll.trainer.experience import Experience
 from rocknroll.trainer.packed_attention import reading
 from rocknroll.trainer.packing import PackedPass
@@ -39,7 +46,7 @@ class Credit:
         self._section = section
         self._seed = seed
         self._copy = frozen(model) if section.source == "copy" else None
-        self._layers = read_layers(model.config.get_text_config().num_hidden_layers)
+        self._layers = read_layers(attention_layers(model.config.get_text_config()))
         self._windows = Windows(section.windows.waad, section.windows.fai_from, section.windows.fai_to)
         self._attentive = section.kind in ATTENTIVE
         self._heads: HeadSets | None = None

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -63,10 +63,19 @@ class HeadSets:
     far: NDArray[np.bool_]
 
 
-def read_layers(layers: int) -> tuple[int, ...]:
-    """LAYERS of a model's layers (fewer where there are fewer), evenly spaced in [⌊L/3⌋, ⌊2L/3⌋]."""
-    last = min(layers - 1, 2 * layers // 3)
-    return tuple(int(layer) for layer in np.unique(np.linspace(layers // 3, last, LAYERS).round()))
+def attention_layers(config: Any) -> tuple[int, ...]:
+    """Which layers of a model attend, by its (text) configuration; none of a state-space model."""
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    if kinds:
+        return tuple(i for i, kind in enumerate(kinds) if "attention" in kind and "linear" not in kind)
+    return tuple(range(config.num_hidden_layers)) if getattr(config, "num_attention_heads", None) else ()
+
+
+def read_layers(layers: Sequence[int]) -> tuple[int, ...]:
+    """LAYERS of the L that attend (fewer where there are fewer), evenly spaced in [⌊L/3⌋, ⌊2L/3⌋]."""
+    count = len(layers)
+    places = np.linspace(count // 3, min(count - 1, 2 * count // 3), LAYERS).round()
+    return tuple(layers[int(place)] for place in np.unique(places))
 
 
 def head_sets(spans: Array, share: float) -> HeadSets:
