@@ -1,7 +1,6 @@
 """Generalised advantage estimation over the action tokens of an episode (Schulman et al. 2016, eq. 11–16).
 
-Its place among the advantages: it needs a critic's values, which no advantage in `advantages.py`
-does; the recipe offers `gae` when there are critics to give them.
+It needs a critic's values, which no advantage in `advantages.py` does.
 """
 
 from __future__ import annotations
