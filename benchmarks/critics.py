@@ -1,4 +1,4 @@
-"""Step time and memory of the learner with two mini-critics (AsyPPO), with one as large as the policy (PPO), and without.
+"""Step time and memory of the learner with two mini-critics (AsyPPO), with one as large as the policy, and without.
 
 Each kind trains the same policy on the same batches in a process of its own, in turns: the whole learner with its
 optimisers, one step per batch. A step is everything between a batch's arrival and its publication: critics' learning
