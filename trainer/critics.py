@@ -7,6 +7,7 @@ still return. Each has an optimiser of its own. Formulas: arXiv 2510.01656; mask
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transformers.optimization import get_constant_schedule_with_warmup
 
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.critics_section import CriticsSection
+from rocknroll.trainer.errors import LearnerDiverged
 from rocknroll.trainer.objectives.disagreement import split, spread
 from rocknroll.trainer.packed_attention import boundary_mask, use_packed_attention
 from rocknroll.trainer.packing import PackedPass, plan
@@ -73,14 +75,23 @@ class _Critic:
         self._schedule = get_constant_schedule_with_warmup(self._optimiser, section.lr_warmup_steps)
 
     def step(self, trajectories: Sequence[Trajectory], returns: Sequence[Array], pass_tokens: int) -> None:
-        """One step on the mean over action tokens of `(V − R)²`."""
+        """One step on the mean over action tokens of `(V − R)²`.
+
+        Raises:
+            LearnerDiverged: the gradient is not finite.
+        """
         count = sum(len(of_member) for of_member in returns)
         self._optimiser.zero_grad()
         for packed in plan(trajectories, pass_tokens):
             values, _ = self.model(packed)
             target = torch.from_numpy(np.concatenate([returns[m] for m in packed.members])).to(values)
             ((values - target).square().sum() / count).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self._section.max_grad_norm)
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._section.max_grad_norm))
+        if not math.isfinite(norm):
+            raise LearnerDiverged(
+                f"The gradient norm of a critic is {norm}. The policy's weights are intact; lower"
+                " `critics.learning_rate` and resume from the last checkpoint."
+            )
         self._optimiser.step()
         self._schedule.step()
 

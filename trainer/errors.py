@@ -13,3 +13,7 @@ class RecipeError(Exception):
 
 class RunFolderError(Exception):
     """A run folder is in the way, is missing, or cannot be resumed."""
+
+
+class LearnerDiverged(Exception):
+    """A loss or gradient, of the policy or of a critic, became NaN or infinite. The policy's weights are intact."""

@@ -38,6 +38,7 @@ from rocknroll.trainer.credit.assignment import Credit
 from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics import Critics
 from rocknroll.trainer.critics_section import CriticsSection
+from rocknroll.trainer.errors import LearnerDiverged
 from rocknroll.trainer.experience import Experience, Minibatch, learnable, prepare
 from rocknroll.trainer.insights import write_insights
 from rocknroll.trainer.interrupts import interruptible
@@ -52,14 +53,9 @@ from rocknroll.trainer.training_arguments import tensorboard, training_arguments
 from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model
 from rocknroll.trainer.valuation import Valuation
 
-__all__ = ["Batch", "Learner", "LearnerDiverged", "Stream", "StreamStopped"]
-
+__all__ = ["Batch", "Learner", "Stream", "StreamStopped"]
 
 T = TypeVar("T")
-
-
-class LearnerDiverged(Exception):
-    """A loss or gradient became NaN or infinite. The weights are still those of the step before."""
 
 
 class Learner(StreamTrainer):

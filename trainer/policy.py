@@ -113,12 +113,21 @@ def load_policy(name_or_path: str, dtype: Literal["float32", "bfloat16"] = "floa
     Raises:
         PolicyError: there is no such model, its folder is incomplete, or the hub cannot be reached.
     """
-    check_policy(name_or_path)
+    tokenizer = load_tokenizer(name_or_path)
     with _loading(name_or_path, "policy.model") as source:
-        AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])
     return model.eval(), tokenizer
+
+
+def load_tokenizer(name_or_path: str) -> Any:
+    """The tokenizer alone of a policy.
+
+    Raises:
+        PolicyError: as `load_policy`.
+    """
+    check_policy(name_or_path)
+    with _loading(name_or_path, "policy.model") as source:
+        return AutoTokenizer.from_pretrained(source)
 
 
 def load_backbone(name_or_path: str, vocabulary: int) -> PreTrainedModel:
@@ -127,16 +136,9 @@ def load_backbone(name_or_path: str, vocabulary: int) -> PreTrainedModel:
     Raises:
         PolicyError: there is no such model, it cannot be reached, or it knows fewer than `vocabulary` tokens.
     """
-    check_policy(name_or_path, "critics.model")
+    check_critic(name_or_path, vocabulary)
     with _loading(name_or_path, "critics.model") as source:
-        config = AutoConfig.from_pretrained(source)
         model: PreTrainedModel = AutoModel.from_pretrained(source, dtype=torch.float32)
-    known = config.get_text_config().vocab_size
-    if known < vocabulary:
-        raise PolicyError(
-            f"The critic {name_or_path} knows {known} tokens and the policy {vocabulary}, so they do not read the same "
-            "text. Set `critics.model` to a smaller model of the policy's family, or to `tiny`."
-        )
     return model
 
 
@@ -203,6 +205,22 @@ def check_policy(name_or_path: str, setting: str = "policy.model") -> None:
         raise PolicyError(
             f"The model folder {folder} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}). "
             "Copy the tokenizer's files of the same model into it, or save them with `tokenizer.save_pretrained`."
+        )
+
+
+def check_critic(name_or_path: str, vocabulary: int) -> None:
+    """See, by its configuration alone, that a critic knows the `vocabulary` tokens of the policy.
+
+    Raises:
+        PolicyError: it does not, or its configuration cannot be loaded.
+    """
+    check_policy(name_or_path, "critics.model")
+    with _loading(name_or_path, "critics.model") as source:
+        known = AutoConfig.from_pretrained(source).get_text_config().vocab_size
+    if known < vocabulary:
+        raise PolicyError(
+            f"The critic {name_or_path} knows {known} tokens and the policy {vocabulary}, so they do not read the same "
+            "text. Set `critics.model` to a smaller model of the policy's family, or to `tiny`."
         )
 
 

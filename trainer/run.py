@@ -21,7 +21,7 @@ from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.engines.cores import check_cores, hold_process
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.learner import Learner
-from rocknroll.trainer.policy import check_policy, check_readable, load_policy
+from rocknroll.trainer.policy import check_critic, check_policy, check_readable, load_policy, load_tokenizer
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.results import EvalResult, TrainResult
 from rocknroll.trainer.resuming import check_resumable, has_checkpoint, has_ended
@@ -86,11 +86,15 @@ def prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
         check_policy(recipe.policy.model)
         if recipe.credit.kind in ATTENTIVE:
             check_readable(recipe.policy.model, recipe.credit.windows.fai_from)
-    if recipe.critics.kind == "asyppo" and recipe.critics.model != "tiny":
-        check_policy(recipe.critics.model, "critics.model")
+    critic = recipe.critics.model if recipe.critics.kind == "asyppo" else "tiny"
+    if critic != "tiny":
+        check_policy(critic, "critics.model")
     domains = prepare_domains(recipe, ui)
     ui.phase("policy")
-    return domains, prepare_policy(recipe, domains.families, ui.progress)
+    policy = prepare_policy(recipe, domains.families, ui.progress)
+    if critic != "tiny":
+        check_critic(critic, len(load_tokenizer(str(policy))))
+    return domains, policy
 
 
 def evaluate(

@@ -14,6 +14,7 @@ from learner_cases import SECTION, THOROUGH, Recording, first_gradient, learner,
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.critics import Critics
 from rocknroll.trainer.critics_section import CriticsSection, MiniModel
+from rocknroll.trainer.errors import LearnerDiverged
 from rocknroll.trainer.packing import plan
 from rocknroll.trainer.policy import PolicyError, build_tokenizer, load_backbone, save_policy
 from rocknroll.trainer.trajectory import Group, Outcome
@@ -223,6 +224,20 @@ def test_a_critic_can_be_a_saved_model_of_the_policy_s_vocabulary(tmp_path: Path
         load_backbone(str(tmp_path / "critic"), 24)
     with pytest.raises(PolicyError, match=r"There is no folder .*Set `critics\.model`"):
         load_backbone(str(tmp_path / "nowhere"), 24)
+
+
+@pytest.mark.parametrize("section", [ASYPPO, SYMMETRIC], ids=["asyppo", "symmetric"])
+def test_a_critic_whose_gradient_is_no_number_stops_the_run_before_it_reaches_the_policy(
+    tmp_path: Path, section: CriticsSection
+) -> None:
+    subject = learner(tmp_path, Recording(), GAE, critics=section, tokenizer=TOKENIZER)
+    before = {name: tensor.clone() for name, tensor in subject._policy.state_dict().items()}
+    assert subject._critics is not None
+    with torch.no_grad():
+        subject._critics._critics[-1].model.head.weight.fill_(float("inf"))
+    with pytest.raises(LearnerDiverged, match=r"lower `critics\.learning_rate`"):
+        subject.learn()
+    assert same(before, subject._policy.state_dict())
 
 
 def test_a_trajectory_without_action_tokens_has_no_values() -> None:

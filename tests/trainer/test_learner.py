@@ -18,7 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from rocknroll.trainer.checkpoint import CheckpointError, newest_checkpoint
-from rocknroll.trainer.learner import Learner, LearnerDiverged, StreamStopped
+from rocknroll.trainer.errors import LearnerDiverged
+from rocknroll.trainer.learner import Learner, StreamStopped
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.trajectory import Group, Outcome
 

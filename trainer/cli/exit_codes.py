@@ -27,7 +27,7 @@ boundary = Boundary(
         "rocknroll.trainer.storage.StorageError": ExitCode.RUN_FOLDER,
         "rocknroll.trainer.rollout.ledger_file.LedgerError": ExitCode.RUN_FOLDER,
         "rocknroll.trainer.checkpoint.CheckpointError": ExitCode.RUN_FOLDER,
-        "rocknroll.trainer.learner.LearnerDiverged": ExitCode.POLICY,
+        "rocknroll.trainer.errors.LearnerDiverged": ExitCode.POLICY,
         "rocknroll.trainer.render.PolicyError": ExitCode.POLICY,
         "rocknroll.envs.text.EnvDataError": ExitCode.DATA,
         "rocknroll.trainer.engines.base.EngineError": ExitCode.INFRASTRUCTURE,
