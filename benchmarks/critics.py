@@ -39,6 +39,8 @@ MINI = MiniModel(hidden_size=192, layers=4, heads=4, kv_heads=2, head_dim=48, in
 SMALL = {"layers": 3}
 """What the short form changes of both."""
 GROUPS, MEMBERS, PROMPT, ANSWER = 4, 4, 64, 256
+PASS_TOKENS = 1024
+"""Activations of so many tokens at once come to about as much as weights, gradients and optimiser of the policy."""
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"kind": "none"},
@@ -109,7 +111,9 @@ def train(kind: str, iterations: int, quick: bool) -> None:
             model=model,
             tokenizer=tokenizer,
             stream=Batches(len(tokenizer)),
-            section=LearnerSection(iterations=iterations, advantage="grpo" if kind == "grpo" else "gae"),
+            section=LearnerSection(
+                iterations=iterations, advantage="grpo" if kind == "grpo" else "gae", pass_tokens=PASS_TOKENS
+            ),
             run_dir=Path(folder),
             report_to=(),
             critics=CriticsSection.model_validate(settings),

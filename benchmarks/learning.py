@@ -10,19 +10,19 @@ from __future__ import annotations
 import reporting  # isort: skip  (first: it mends the import path)
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reporting.runs import run_cell, seconds
+
 from rocknroll.trainer.results import EvalResult
 from rocknroll.trainer.run_folder import RunFolder
 
 OBJECTIVES = ("grpo", "decoupled_ppo", "tis", "cispo", "topr")
 RATIOS = (0.0, 1.0, 2.0, 4.0)
-TIMES = ("learner/wait_s", "learner/prepare_s", "learner/train_s", "learner/publish_s")
 
 
 @dataclass(frozen=True)
@@ -39,25 +39,14 @@ class Cell:
 
     def run(self, recipe: str, overrides: list[str], folder: Path) -> None:
         """Train it, or go on with it, unless it is finished."""
-        run = RunFolder(folder / self.name)
-        if run.policy.is_dir() and run.report.is_file():
-            return
-        roll = [str(Path(sys.executable).with_name("roll")), "train"]
-        if run.exists():
-            command = [*roll, "--resume", str(run.path)]
-        else:
-            own = [f"learner.objective={self.objective}", f"rollout.async_ratio={self.async_ratio:g}"]
-            place = [f"seed={self.seed}", f"name={self.name}", f"output_dir={folder}"]
-            command = [*roll, recipe, *own, *overrides, *place]
-        print(f"== {' '.join(command[1:])}", file=sys.stderr, flush=True)
-        subprocess.run(command, stdout=sys.stderr, check=True)
+        own = [f"learner.objective={self.objective}", f"rollout.async_ratio={self.async_ratio:g}", f"seed={self.seed}"]
+        run_cell(RunFolder(folder / self.name), recipe, [*own, *overrides])
 
     def result(self, folder: Path) -> dict[str, Any]:
         """Its row of the table."""
         run = RunFolder(folder / self.name)
         evaluations = run.evaluations()
         rows = run.metrics()
-        seconds = sum(row.get(key, 0.0) for row in rows for key in TIMES)
         return {
             "objective": self.objective,
             "async_ratio": self.async_ratio,
@@ -66,7 +55,7 @@ class Cell:
             "before": _rate(evaluations[0].result),
             "after": _rate(evaluations[-1].result),
             "ci95": [round(bound, 4) for bound in evaluations[-1].result.ci95],
-            "train_s": round(seconds, 1),
+            "train_s": round(sum(map(seconds, rows)), 1),
             "staleness_mean": round(sum(row.get("staleness/mean", 0.0) for row in rows) / max(1, len(rows)), 3),
             "ess_mean": round(sum(row.get("ratio/ess", 1.0) for row in rows) / max(1, len(rows)), 3),
         }
