@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 
+import hypothesis
 import pytest
 
 HERE = Path(__file__).parent
@@ -76,6 +77,17 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return compile(self._source, f"<mutant of {fullname}>", "exec")
 
 
+class FirstFailure:
+    """A pytest plugin: one failure says enough, so none is shrunk or explained; the general comparisons, which a file
+    begins with and which take longest, come last."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.reverse()
+        quickly = hypothesis.settings(phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate], database=None)
+        hypothesis.settings.register_profile("first failure", quickly, deadline=None)
+        hypothesis.settings.load_profile("first failure")
+
+
 def caught(module: str, source: str) -> bool:
     """Whether the tests of `module` fail with `source` in its place."""
     child = os.fork()
@@ -87,7 +99,8 @@ def caught(module: str, source: str) -> bool:
             os.dup2(nowhere, 2)
             sys.meta_path.insert(0, Changed(f"{PACKAGE}.{module}", source))
             files = [str(HERE / f"test_objectives_{name}.py") for name in CAUGHT_BY[module]]
-            code = int(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *files]))
+            options = ["-x", "-q", "-n0", "--assert=plain", "--tb=no", "-p", "no:cacheprovider"]
+            code = int(pytest.main([*options, *files], plugins=[FirstFailure()]))
         finally:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -113,7 +126,6 @@ def main(modules: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     # Imported once, before the forks, because they take seconds; nothing of ours, which the forks import changed.
-    import hypothesis  # noqa: F401
     import pydantic  # noqa: F401
     import torch
     import transformers.models.gpt2

@@ -80,7 +80,7 @@ def test_two_members_are_enough_to_compare() -> None:
 
 
 def test_the_recipe_knows_every_advantage_and_which_need_the_whole_batch() -> None:
-    assert set(get_args(LearnerSection.model_fields["advantage"].annotation)) == set(ALL_NAMES)
+    assert set(get_args(LearnerSection.model_fields["advantage"].annotation)) == {*ALL_NAMES, "gae"}
     assert BATCH_ADVANTAGES.keys() == WHOLE_BATCH_ADVANTAGES
 
 

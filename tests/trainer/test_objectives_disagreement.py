@@ -70,6 +70,12 @@ def test_spread_is_the_standard_deviation_over_critics(critics: int, count: int,
     np.testing.assert_allclose(spread(values), slow, atol=1e-12)
 
 
+def test_critics_that_agree_on_some_tokens_have_no_spread_there() -> None:
+    values = np.array([[0.1, 0.1], [0.1, 0.3], [0.1, 0.2]])
+    assert values[:, 0].std() > 0  # by rounding
+    assert spread(values)[0] == 0 < spread(values)[1]
+
+
 def test_empty_batches_have_empty_masks() -> None:
     assert masks([], 0.2, 0.2) == ([], [])
     assert [len(part) for side in masks([np.zeros(0)] * 2, 0.2, 0.2) for part in side] == [0, 0, 0, 0]

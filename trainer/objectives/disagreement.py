@@ -8,6 +8,7 @@ nothing new, and tokens with the largest one are not worth exploring.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,7 @@ def split(group_sizes: Sequence[int], critics: int, version: int) -> list[list[i
 
 def spread(values: Array) -> Array:
     """σ: standard deviation over the critics of `values` [critics, n]; exactly 0 where they agree."""
-    if (values == values[0]).all(0).all():
-        return np.zeros(values.shape[1])
-    return np.asarray(values.std(axis=0))
+    return np.where(values.max(axis=0) == values.min(axis=0), 0.0, values.std(axis=0))
 
 
 def masks(sigmas: Sequence[Array], agreeing: float, disagreeing: float) -> tuple[list[Chosen], list[Chosen]]:
@@ -56,4 +55,4 @@ def masks(sigmas: Sequence[Array], agreeing: float, disagreeing: float) -> tuple
 
 def _count(share: float, of: int) -> int:
     """Rounded down; 0.2 of 5 is 1 however 0.2 is stored."""
-    return int(round(share * of, 9))
+    return int(Fraction(str(share)) * of)
