@@ -21,7 +21,6 @@ import reporting  # isort: skip  (first: it mends the import path)
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -159,9 +158,9 @@ def print_peak(way: str, length: int, quick: bool) -> None:
     model = model_of(quick)
     score(model, row_of(2 * PROMPT), "plain")  # what is loaded and allocated once
     packed = row_of(length)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = reporting.peak_mib()
     score(model, packed, way)
-    print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
+    print(json.dumps(reporting.peak_mib() - before))
 
 
 def main() -> int:
@@ -176,7 +175,7 @@ def main() -> int:
     if arguments.peak:
         print_peak(arguments.peak, arguments.length, arguments.quick)
         return 0
-    model, rounds = model_of(arguments.quick), 3 if arguments.quick else 7
+    model, rounds = model_of(arguments.quick), 3 if arguments.quick else 5
     ratios: dict[str, dict[str, float]] = {f"{way}_over_plain": {} for way in WAYS[1:]}
     figures: dict[str, Any] = {"forward": {}, "spread": {}, "seconds": {}, "memory_mib": {}, "maps_mib": {}}
     for length in LENGTHS:
