@@ -68,6 +68,20 @@ def learner(run_dir: Path, stream: Recording, section: LearnerSection = SECTION,
     return Learner(stream=stream, section=section, run_dir=run_dir, **options)
 
 
+def stop_at_step(subject: Learner, number: int) -> None:
+    """Have the learner asked to stop within its optimiser step of that number, the first being 1."""
+    steps, step = 0, subject.training_step
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == number:
+            subject.request_stop()
+        return step(*arguments, **options)
+
+    subject.training_step = count  # type: ignore[method-assign]
+
+
 def rows(run_dir: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 

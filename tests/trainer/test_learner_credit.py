@@ -9,7 +9,7 @@ import numpy as np
 import played
 import pytest
 import torch
-from learner_cases import SECTION, THOROUGH, Recording, first_gradient, learner, rows, same
+from learner_cases import SECTION, THOROUGH, Recording, first_gradient, learner, rows, same, stop_at_step
 
 from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.credit.rhythm import ATTENTIVE, SCHEMES
@@ -116,17 +116,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     whole = learner(tmp_path / "whole", Recording(), THOROUGH, credit=credit)
     whole.learn()
     stopped = learner(tmp_path / "cut", Recording(), THOROUGH, credit=credit)
-    steps = 0
-    step = stopped.training_step
-
-    def count(*arguments: Any, **options: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == steps_before_the_stop:
-            stopped.request_stop()
-        return step(*arguments, **options)
-
-    stopped.training_step = count  # type: ignore[method-assign]
+    stop_at_step(stopped, steps_before_the_stop)
     assert not stopped.learn()
     stream = Recording()
     resumed = learner(tmp_path / "cut", stream, THOROUGH, model=played.tiny_qwen3(seed=9), credit=credit)
