@@ -15,6 +15,9 @@ from rocknroll.trainer.objectives.gae import gae
 from rocknroll.trainer.trajectory import Trajectory
 
 Array = NDArray[np.float64]
+TURN_BINS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, None))
+"""First and last turn, counted from 1, of each bin in which the bias of values is reported; doubling, so that long
+episodes have few."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,38 @@ def critic_metrics(
     explored: Sequence[NDArray[np.bool_]],
     section: CriticsSection,
 ) -> dict[str, float]:
-    """How good the values are (explained variance, bias by third of the episode), quantiles of the spread, and the
-    shares of tokens that the masks leave out."""
+    """How good the values are (explained variance, bias by turn and by third of the episode), quantiles of the
+    spread, and the shares of tokens that the masks leave out."""
     returns = [returns_of(t, last, section) for t, last in zip(trajectories, valuation.last, strict=True)]
     if not sum(len(own) for own in returns):
         return {}
     target, value, sigma = (np.concatenate(parts) for parts in (returns, valuation.values, valuation.sigmas))
-    third = np.concatenate([np.arange(len(own)) * 3 // max(1, len(own)) for own in returns])
     variance = float(target.var())
     figures = {"critics/explained_variance": 1 - float((target - value).var()) / variance} if variance else {}
-    for name, number in (("first", 0), ("middle", 1), ("last", 2)):
-        if (third == number).any():
-            figures[f"critics/bias_{name}_third"] = float((value - target)[third == number].mean())
+    figures |= _bias(trajectories, value - target)
     quantiles = zip((50, 80, 95), np.quantile(sigma, (0.5, 0.8, 0.95)), strict=True)
     figures |= {f"critics/sigma_p{q}": float(found) for q, found in quantiles}
     for name, mask in (("advantage", trained), ("entropy", explored)):
         figures[f"critics/{name}_masked_share"] = 1 - float(np.concatenate(list(mask)).mean())
     return figures
+
+
+def _bias(trajectories: Sequence[Trajectory], error: Array) -> dict[str, float]:
+    """Mean error of the values by third of the action tokens and by turn; bins without a token are left out.
+
+    `error`: of the action tokens of all trajectories, one after the other.
+    """
+    lengths = [int(trajectory.action_mask.sum()) for trajectory in trajectories]
+    third = np.concatenate([np.arange(length) * 3 // max(1, length) for length in lengths])
+    bins = {f"{name}_third": third == number for number, name in enumerate(("first", "middle", "last"))}
+    turn = np.concatenate([_turn_of_tokens(trajectory) for trajectory in trajectories])
+    for first, last in TURN_BINS:
+        name = f"turns_{first}_on" if last is None else f"turn_{first}" if first == last else f"turns_{first}_to_{last}"
+        bins[name] = (turn >= first) & (turn <= (last or turn.max()))
+    return {f"critics/bias_{name}": float(error[chosen].mean()) for name, chosen in bins.items() if chosen.any()}
+
+
+def _turn_of_tokens(trajectory: Trajectory) -> NDArray[np.int64]:
+    """The turn of each action token, counted from 1."""
+    starts = [turn.start for turn in trajectory.turns]
+    return np.searchsorted(starts, np.flatnonzero(trajectory.action_mask), side="right")

@@ -97,3 +97,31 @@ def test_figures_tell_how_good_the_values_are() -> None:
     assert figures["critics/entropy_masked_share"] == pytest.approx(4 / sum(map(len, right)))
     assert figures["critics/sigma_p50"] < figures["critics/sigma_p80"] < figures["critics/sigma_p95"]
     assert critic_metrics([], Valuation([], [], []), [], [], SECTION) == {}
+
+
+def test_bias_is_told_by_turn() -> None:
+    played_ = [played.trajectory(np.random.default_rng(0), f"t{turns}", turns=turns) for turns in (1, 5, 19)]
+    right = [returns_of(t, 0.0, SECTION) for t in played_]
+    off: dict[int, list[float]] = {}
+    values = []
+    for number, (trajectory, own) in enumerate(zip(played_, right, strict=True)):
+        errors = []
+        for turn_number, turn in enumerate(trajectory.turns, start=1):
+            for position in range(turn.start, turn.end):
+                if trajectory.action_mask[position]:
+                    errors.append(turn_number + number / 10)
+                    off.setdefault(turn_number, []).append(errors[-1])
+        values.append(own + errors)
+    sigmas = [np.ones(len(own)) for own in right]
+    everything = [np.ones(len(own), dtype=bool) for own in right]
+    judged = Valuation(values, sigmas, [0.0] * 3)
+    figures = critic_metrics(played_, judged, everything, everything, SECTION)
+    bins = {"turn_1": [1], "turn_2": [2], "turns_3_to_4": [3, 4], "turns_5_to_8": range(5, 9)}
+    bins |= {"turns_9_to_16": range(9, 17), "turns_17_on": range(17, 20)}
+    for name, turns in bins.items():
+        assert figures[f"critics/bias_{name}"] == pytest.approx(np.mean([e for t in turns for e in off[t]])), name
+    one_turn = critic_metrics(
+        played_[:1], Valuation(values[:1], sigmas[:1], [0.0]), everything[:1], everything[:1], SECTION
+    )
+    assert "critics/bias_turn_1" in one_turn
+    assert "critics/bias_turn_2" not in one_turn
