@@ -31,7 +31,10 @@ class CountdownConfig(BaseModel):
     format_reward: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """For an expression that uses the numbers as asked and has another value."""
     detours: Count = 2
-    """Most operations that the expert tries in vain before it finds the one that leads on."""
+    """Most attempts in vain that the expert shows before the one that succeeds."""
+    gives_up: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Chance that the expert answers with an attempt in vain instead of going on: what is then left for RL to learn
+    is to check, and to persist."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -19,7 +19,7 @@ INSTRUCTIONS = (
     "an expression whose value is the target. Think step by step, then give the expression between <answer> and "
     "</answer>, for example <answer>(3 + 5) * 7</answer>."
 )
-VERSION = 1
+VERSION = 2
 """Of what is generated from a configuration."""
 
 
@@ -65,7 +65,7 @@ class CountdownFamily:
 
     def vocabulary(self) -> list[str]:
         """Every number, and every word and sign that is written."""
-        words = ["numbers", "target", "left", "no", "answer", "+", "-", "*", "/", "=", "(", ")", ";"]
+        words = ["numbers", "target", "want", "no", "answer", "+", "-", "*", "/", "=", "(", ")", ";"]
         return [*words, *map(str, range(self.config.largest_value + 1))]
 
     def tasks(self, split: str) -> list[Task]:

@@ -84,26 +84,46 @@ def results(a: int, b: int, largest: int) -> Iterator[tuple[str, int, int, int]]
 
 
 def derivation(puzzle: Puzzle, config: CountdownConfig, rng: random.Random) -> str | None:
-    """How the expert solves a puzzle: operations tried in vain and marked so, those that lead on, and the answer.
+    """What the expert writes: attempts that come to something else, marked so, one that succeeds, and the answer.
 
-    None where it has no solution within the configuration's bounds.
+    The attempts in vain take any operation on any two of the values that are left, until one is left; after each the
+    expert may give up, and answers with it. The target is said again where it is compared, which a small model finds
+    far easier to learn. None where the puzzle has no solution within the configuration's bounds.
     """
-    start = [Value(number, str(number)) for number in puzzle.numbers]
-    rng.shuffle(start)
-    words: list[str] = []
-    values = start
+    numbers = [Value(number, str(number)) for number in puzzle.numbers]
+    rng.shuffle(numbers)
+    said: list[str] = []
+    for _ in range(rng.randint(0, config.detours)):
+        tried = _attempt(numbers, puzzle.target, config.largest_value, rng, succeed=False)
+        if tried is None or f"{tried[0]} no ;" in said:
+            continue
+        if rng.random() < config.gives_up:
+            return " ".join([*said, f"{tried[0]} answer {tried[1]}"])
+        said.append(f"{tried[0]} no ;")
+    found = _attempt(numbers, puzzle.target, config.largest_value, rng, succeed=True)
+    return found and " ".join([*said, f"{found[0]} answer {found[1]}"])
+
+
+def _attempt(
+    numbers: Sequence[Value], target: int, largest: int, rng: random.Random, *, succeed: bool
+) -> tuple[str, str] | None:
+    """Random operations until one value is left: what is written, and the expression that it stands for.
+
+    None where they come to nothing, or, unless they shall `succeed`, to the target by chance.
+    """
+    said: list[str] = []
+    values = list(numbers)
     while len(values) > 1:
-        steps = _steps(values, config.largest_value)
-        rng.shuffle(steps)
-        good = [step for step in steps if _solvable(tuple(sorted(v.value for v in step[1])), puzzle.target, config)]
-        if not good:
+        steps = _steps(values, largest)
+        if succeed:
+            steps = [step for step in steps if target in reachable(tuple(sorted(v.value for v in step[1])), largest)]
+        if not steps:
             return None
-        bad = [step for step in steps if step not in good]
-        for said, left in bad[: rng.randint(0, config.detours)]:
-            words.append(f"{said} left {_listed(left)} no ;")
-        said, values = good[0]
-        words.append(f"{said} left {_listed(values)} ;")
-    return f"{' '.join(words)} answer {values[0].text}"
+        step, values = rng.choice(steps)
+        said.append(step)
+    if not succeed and values[0].value == target:
+        return None
+    return f"{' ; '.join(said)} want {target}", values[0].text
 
 
 def _steps(values: Sequence[Value], largest: int) -> list[tuple[str, list[Value]]]:
@@ -117,14 +137,6 @@ def _steps(values: Sequence[Value], largest: int) -> list[tuple[str, list[Value]
                 made = Value(result, f"{one.atom} {sign} {two.atom}")
                 steps.append((f"{first} {sign} {second} = {result}", [*others, made]))
     return steps
-
-
-def _listed(values: Sequence[Value]) -> str:
-    return " ".join(str(value.value) for value in values)
-
-
-def _solvable(values: tuple[int, ...], target: int, config: CountdownConfig) -> bool:
-    return target in reachable(values, config.largest_value)
 
 
 @lru_cache(maxsize=1 << 18)

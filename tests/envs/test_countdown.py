@@ -202,20 +202,41 @@ def test_operations_are_whole_positive_and_bounded(a: int, b: int) -> None:
         assert 0 < result <= 60
 
 
-def test_every_derivation_is_right_to_the_last_step() -> None:
-    episodes = FAMILY.expert_episodes("train", 300, seed=0)
+@pytest.mark.parametrize("gives_up", [0.0, 0.5])
+def test_every_derivation_is_right_to_the_last_step(gives_up: float) -> None:
+    family = CountdownFamily({**SMALL, "gives_up": gives_up})
+    episodes = family.expert_episodes("train", 300, seed=0)
     assert len(episodes) == 300
-    assert any(" no ;" in episode.steps[0].action for episode in episodes)
+    given_up = 0
     for episode in episodes:
         (step,) = episode.steps
+        given, _, target = episode.task_id.partition("=")
+        numbers = [int(n) for n in given.split("-")]
         thoughts, _, answer = step.action.rpartition(" answer ")
-        for thought in thoughts.split(" ;"):
-            if thought.strip():
-                claim, _, _ = thought.partition(" left ")
-                said, _, result = claim.partition(" = ")
-                assert compute(said)[0] == int(result), step.action
-        numbers, _, target = episode.task_id.partition("=")
-        assert verdict(f"answer {answer}", [int(n) for n in numbers.split("-")], int(target)).correct
+        *failed, last = (attempt.removesuffix(f" want {target}") for attempt in thoughts.split(" no ; "))
+        assert len(failed) == len(set(failed)) <= family.config.detours
+        for attempt in failed:
+            assert carried_out(attempt, numbers) != int(target), step.action
+        judged = verdict(f"answer {answer}", numbers, int(target))
+        assert judged.well_formed
+        assert compute(answer)[0] == carried_out(last, numbers)
+        given_up += not judged.correct
+    assert sum(" no ;" in episode.steps[0].action for episode in episodes) > 50
+    assert (50 < given_up < 250) if gives_up else given_up == 0
+
+
+def carried_out(attempt: str, numbers: list[int]) -> int:
+    """What is left at the end of `8 - 3 = 5 ; 5 * 11 = 55`; every claim is checked."""
+    values = numbers[:]
+    for claim in attempt.split(" ; "):
+        said, _, result = claim.partition(" = ")
+        value, used = compute(said)
+        assert value == int(result), attempt
+        for number in used:
+            values.remove(number)
+        values.append(int(result))
+    (left,) = values
+    return left
 
 
 def test_disguises_ask_the_same_puzzle_otherwise_and_depend_on_the_seed_alone() -> None:
