@@ -5,11 +5,12 @@
     uniform, random, entropy          GRPO with credit by the controls
     local, global, coupled            GRPO with credit from attention
 
-Every run begins with the same warm-started policy and is one `roll train` in a folder of its own; one that is finished
-is not run again, one that was interrupted is resumed, so the table can be filled over days. Success is that of the
-recipe's held-out evaluation (greedy), after the same number of trajectories, and within the same time, which is that of
-the fastest run: between two evaluations on a straight line. Time is what the iterations took, evaluations not included,
-so run nothing beside it. Intervals are Student's over the seeds; differences are of runs of one seed.
+Every run begins with the same warm-started policy and is one `roll train` in a folder of its own; one that was
+interrupted is resumed. What a finished one came to is kept in a file of cells (`--cells`), and it is not run again, so
+the table can be filled over days and on several machines that take the file along. Success is that of the recipe's
+held-out evaluation, after the same number of trajectories, and within the same time, which is that of the fastest run:
+between two evaluations on a straight line. Time is what the iterations took, evaluations not included, so run nothing
+beside it. Intervals are Student's over the seeds; differences are of runs of one seed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from __future__ import annotations
 import reporting  # isort: skip  (first: it mends the import path)
 
 import argparse
+import hashlib
+import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from scipy import stats
 
 from rocknroll.trainer.credit.rhythm import SCHEMES
 from rocknroll.trainer.domains import Domains
+from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import load_recipe
 from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.warmstart import prepare_policy
@@ -70,9 +74,9 @@ DIAGNOSTICS = (
 class Curve:
     """One finished run."""
 
-    trained_s: np.ndarray[Any, np.dtype[np.float64]]
+    trained_s: Sequence[float]
     """When each evaluation came, in seconds of training."""
-    success: np.ndarray[Any, np.dtype[np.float64]]
+    success: Sequence[float]
     diagnostics: Mapping[str, float]
     """Means over the iterations."""
 
@@ -82,14 +86,42 @@ class Curve:
         until = np.concatenate([[0.0], np.cumsum([seconds(row) for row in rows])])
         reported = {name: [row[name] for row in rows if name in row] for name in DIAGNOSTICS}
         return cls(
-            until[[evaluation.iteration for evaluation in evaluations]],
-            np.array([evaluation.result.success_rate for evaluation in evaluations]),
+            until[[evaluation.iteration for evaluation in evaluations]].round(1).tolist(),
+            [round(evaluation.result.success_rate, 4) for evaluation in evaluations],
             {name: round(statistics.fmean(values), 4) for name, values in reported.items() if values},
         )
 
     def within(self, budget_s: float) -> float:
         """Success after so many seconds of training."""
         return float(np.interp(budget_s, self.trained_s, self.success))
+
+
+class Cells:
+    """What finished runs came to, by `METHOD-SEED`, in a file that says of which recipe they are."""
+
+    def __init__(self, path: Path, recipe: Recipe) -> None:
+        """
+        Raises:
+            SystemExit: the file is of another recipe, or not of this script.
+        """
+        self._path = path
+        self._of = hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]
+        self.curves: dict[str, Curve] = {}
+        if not path.exists():
+            return
+        try:
+            kept = json.loads(path.read_text())
+            self.curves = {name: Curve(**curve) for name, curve in kept["cells"].items()}
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            sys.exit(f"{path} is no file of cells ({error!r}): name another with --cells")
+        if kept["of"] != self._of:
+            sys.exit(f"{path} has cells of other settings than these: name another with --cells")
+
+    def add(self, name: str, curve: Curve) -> None:
+        self.curves[name] = curve
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        cells = {name: asdict(curve) for name, curve in self.curves.items()}
+        self._path.write_text(json.dumps({"of": self._of, "cells": cells}, indent=1) + "\n")
 
 
 def interval(values: Sequence[float]) -> list[float]:
@@ -147,6 +179,12 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def say(phase: str, done: int, total: int) -> None:
+    """Ten lines of progress for each phase."""
+    if done * 10 // total > (done - 1) * 10 // total:
+        print(f"{phase} {done}/{total}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """Run the cells that are missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -155,6 +193,7 @@ def main() -> int:
         "--quick", action="store_true", help="tiny runs of four methods: shows that the table can be made"
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/learning_credit"), help="where the runs go")
+    parser.add_argument("--cells", type=Path, help="file of finished cells (cells.json in that folder)")
     parser.add_argument("--recipe", default="countdown", help="a shipped recipe or a file (countdown)")
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--every", type=int, default=10, help="iterations between evaluations (10)")
@@ -169,14 +208,17 @@ def main() -> int:
         methods, seeds, folder = [BASELINE, "ppo", "asyppo", "coupled"], [0], folder / "quick"
         shared = [*arguments.set, *QUICK]
     recipe = load_recipe([arguments.recipe], shared)
-    policy = prepare_policy(recipe, Domains(recipe).families, lambda phase, done, total: None)
-    shared += [f"policy.model={policy}", "warmstart.enabled=false"]
+    cells = Cells(arguments.cells or folder / "cells.json", recipe)
     # Seed by seed, so that a table that is not full yet already compares methods.
-    for seed in seeds:
-        for method in methods:
-            own = [*METHODS[method], f"seed={seed}"]
-            run_cell(RunFolder(folder / f"{method}-{seed}"), arguments.recipe, [*shared, *own])
-    curves = {method: [Curve.of(RunFolder(folder / f"{method}-{seed}")) for seed in seeds] for method in methods}
+    missing = [(seed, method) for seed in seeds for method in methods if f"{method}-{seed}" not in cells.curves]
+    if missing:
+        policy = prepare_policy(recipe, Domains(recipe).families, say)
+        shared += [f"policy.model={policy}", "warmstart.enabled=false"]
+    for seed, method in missing:
+        run = RunFolder(folder / f"{method}-{seed}")
+        run_cell(run, arguments.recipe, [*shared, *METHODS[method], f"seed={seed}"])
+        cells.add(run.path.name, Curve.of(run))
+    curves = {method: [cells.curves[f"{method}-{seed}"] for seed in seeds] for method in methods}
     budget_s = min(curve.trained_s[-1] for of_method in curves.values() for curve in of_method)
     rows = {method: result(of_method, curves[BASELINE], budget_s) for method, of_method in curves.items()}
     print(table(rows), file=sys.stderr)
