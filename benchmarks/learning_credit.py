@@ -10,7 +10,8 @@ interrupted is resumed. What a finished one came to is kept in a file of cells (
 the table can be filled over days and on several machines that take the file along. Success is that of the recipe's
 held-out evaluation, after the same number of trajectories, and within the same time, which is that of the fastest run:
 between two evaluations on a straight line. Time is what the iterations took, evaluations not included, so run nothing
-beside it. Intervals are Student's over the seeds; differences are of runs of one seed.
+beside it, and as many side by side (`--jobs`) from the first cell to the last. Intervals are Student's over the seeds;
+differences are of runs of one seed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,7 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/learning_credit"), help="where the runs go")
     parser.add_argument("--cells", type=Path, help="file of finished cells (cells.json in that folder)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side (1); all slow down alike")
     parser.add_argument("--recipe", default="countdown", help="a shipped recipe or a file (countdown)")
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--every", type=int, default=10, help="iterations between evaluations (10)")
@@ -214,10 +217,16 @@ def main() -> int:
     if missing:
         policy = prepare_policy(recipe, Domains(recipe).families, say)
         shared += [f"policy.model={policy}", "warmstart.enabled=false"]
-    for seed, method in missing:
+
+    def play(seed: int, method: str) -> RunFolder:
         run = RunFolder(folder / f"{method}-{seed}")
-        run_cell(run, arguments.recipe, [*shared, *METHODS[method], f"seed={seed}"])
-        cells.add(run.path.name, Curve.of(run))
+        log = folder / f"{run.path.name}.log" if arguments.jobs > 1 else None
+        run_cell(run, arguments.recipe, [*shared, *METHODS[method], f"seed={seed}"], log)
+        return run
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for run in pool.map(lambda cell: play(*cell), missing):
+            cells.add(run.path.name, Curve.of(run))
     curves = {method: [cells.curves[f"{method}-{seed}"] for seed in seeds] for method in methods}
     budget_s = min(curve.trained_s[-1] for of_method in curves.values() for curve in of_method)
     rows = {method: result(of_method, curves[BASELINE], budget_s) for method, of_method in curves.items()}

@@ -13,8 +13,11 @@ TIMES = ("learner/wait_s", "learner/prepare_s", "learner/train_s", "learner/publ
 """What an iteration takes; evaluations are not in it."""
 
 
-def run_cell(run: RunFolder, recipe: str, overrides: Sequence[str]) -> None:
-    """`roll train` the recipe in the folder, or go on with it there, unless it is finished."""
+def run_cell(run: RunFolder, recipe: str, overrides: Sequence[str], log: Path | None = None) -> None:
+    """`roll train` the recipe in the folder, or go on with it there, unless it is finished.
+
+    `log`: where its output goes, for runs side by side.
+    """
     if run.policy.is_dir() and run.report.is_file():
         return
     command = [str(Path(sys.executable).with_name("roll")), "train"]
@@ -23,7 +26,12 @@ def run_cell(run: RunFolder, recipe: str, overrides: Sequence[str]) -> None:
     else:
         command += [recipe, *overrides, f"name={run.path.name}", f"output_dir={run.path.parent}"]
     print(f"== {' '.join(command[1:])}", file=sys.stderr, flush=True)
-    subprocess.run(command, stdout=sys.stderr, check=True)
+    if log is None:
+        subprocess.run(command, stdout=sys.stderr, check=True)
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        subprocess.run(command, stdout=output, stderr=output, check=True)
 
 
 def seconds(row: Mapping[str, float]) -> float:
