@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -55,7 +56,7 @@ def poisoned(source: str, tests: Collection[str], rng: random.Random) -> str:
     found = dict(_functions(tree.body, ""))
     if missing := set(tests) - set(found):
         raise CannotPoison(f"the test module has no test {', '.join(sorted(missing))}")
-    lines = source.splitlines(keepends=True)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", source)  # as Python counts them, unlike `splitlines`
     for name in sorted(tests, key=lambda name: found[name].lineno, reverse=True):
         function = found[name]
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]) - 1

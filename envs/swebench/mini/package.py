@@ -7,6 +7,7 @@ to make it wrong and which tests show it; those tests are hidden, and everything
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ def without_tests(source: str, names: set[str], where: str) -> str:
     Raises:
         EnvDataError: it has no such function.
     """
-    lines = source.splitlines(keepends=True)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", source)  # as Python counts them, unlike `splitlines`
     drop: set[int] = set()
     missing = set(names)
     for node in ast.parse(source).body:
