@@ -11,26 +11,6 @@ class Closed(Exception):
     """The channel or the subscription has been closed."""
 
 
-class _Signal:
-    """Wakes all who wait for it."""
-
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
-
-    async def wait(self) -> None:
-        woken = asyncio.get_running_loop().create_future()
-        self._waiting.add(woken)
-        try:
-            await woken
-        finally:
-            self._waiting.discard(woken)
-
-    def send(self) -> None:
-        for woken in self._waiting:
-            if not woken.done():
-                woken.set_result(None)
-
-
 class Broadcast:
     """A channel that gives each item to every subscriber, to all in the same order.
 
@@ -42,7 +22,7 @@ class Broadcast:
         self._subscriptions: list[Subscription] = []
         self._past: deque[Any] = deque(maxlen=replay)
         self._turn = asyncio.Lock()
-        self._room = _Signal()
+        self._room = asyncio.Event()
 
     def subscribe(self, *, buffer: int = 16) -> Subscription:
         """Read what is published from now on, after the last items that the channel keeps.
@@ -51,17 +31,12 @@ class Broadcast:
             buffer: how many items may lie unread before `publish` waits; of the past items it gets the newest that fit.
 
         Raises:
-            Closed: the channel is closed.
             ValueError: `buffer` is less than 1.
         """
-        if self.closed:
-            raise Closed("the channel is closed")
         if buffer < 1:
             raise ValueError("buffer must be at least 1")
-        subscription = Subscription(self, buffer)
-        subscription._items.extend(list(self._past)[-buffer:])
-        self._subscriptions.append(subscription)
-        return subscription
+        self._subscriptions.append(Subscription(self, buffer, list(self._past)[-buffer:]))
+        return self._subscriptions[-1]
 
     async def publish(self, item: Any) -> None:
         """Give an item to all subscribers, once each of them has room for it.
@@ -73,6 +48,7 @@ class Broadcast:
         """
         async with self._turn:
             while not self.closed and any(subscription._full for subscription in self._subscriptions):
+                self._room.clear()
                 await self._room.wait()
             if self.closed:
                 raise Closed("the channel is closed")
@@ -83,20 +59,20 @@ class Broadcast:
     def close(self) -> None:
         """End the stream: subscribers still read what lies in their buffers. A second call does nothing."""
         self.closed = True
-        self._room.send()
+        self._room.set()
         for subscription in self._subscriptions:
-            subscription._arrived.send()
+            subscription._changed.set()
 
 
 class Subscription:
-    """What one reader has not read yet. Iterate over it, or call `get`; `async with` closes it."""
+    """What one reader has not read yet. Iterate over it, or call `get`."""
 
-    def __init__(self, channel: Broadcast, buffer: int) -> None:
+    def __init__(self, channel: Broadcast, buffer: int, items: list[Any]) -> None:
         self._channel = channel
         self._buffer = buffer
         self._closed = False
-        self._items: deque[Any] = deque()
-        self._arrived = _Signal()
+        self._items = deque(items)
+        self._changed = asyncio.Event()
 
     async def get(self) -> Any:
         """The next item.
@@ -107,8 +83,9 @@ class Subscription:
         while not self._items:
             if self._closed or self._channel.closed:
                 raise Closed("no more items")
-            await self._arrived.wait()
-        self._channel._room.send()
+            self._changed.clear()
+            await self._changed.wait()
+        self._channel._room.set()
         return self._items.popleft()
 
     def close(self) -> None:
@@ -117,8 +94,8 @@ class Subscription:
         self._items.clear()
         if self in self._channel._subscriptions:
             self._channel._subscriptions.remove(self)
-        self._channel._room.send()
-        self._arrived.send()
+        self._channel._room.set()
+        self._changed.set()
 
     @property
     def _full(self) -> bool:
@@ -126,7 +103,7 @@ class Subscription:
 
     def _put(self, item: Any) -> None:
         self._items.append(item)
-        self._arrived.send()
+        self._changed.set()
 
     def __aiter__(self) -> Subscription:
         return self
@@ -136,9 +113,3 @@ class Subscription:
             return await self.get()
         except Closed:
             raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Subscription:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()

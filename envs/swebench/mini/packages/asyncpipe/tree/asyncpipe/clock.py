@@ -1,4 +1,4 @@
-"""Where time comes from: the system, or a test that moves it by hand."""
+"""Where time comes from: the system, or a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from .group import reap
 
@@ -15,33 +15,22 @@ _SETTLING_ROUNDS = 100
 """Turns of the event loop after which all tasks are taken to wait. Each hop from task to task needs one or two."""
 
 
-class Clock(Protocol):
-    def now(self) -> float:
-        """Seconds since some fixed time; never goes back."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
-
-
-class SystemClock:
+class Clock:
     """Real time."""
 
     def now(self) -> float:
+        """Seconds since some fixed time; never goes back."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-class Stalled(RuntimeError):
-    """Everything waits, and nothing for the clock."""
-
-
-class VirtualClock:
+class VirtualClock(Clock):
     """A clock for tests: it stands still until `run` moves it."""
 
-    def __init__(self, start: float = 0.0) -> None:
-        self._now = start
+    def __init__(self) -> None:
+        self._now = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = count()
 
@@ -49,11 +38,8 @@ class VirtualClock:
         return self._now
 
     async def sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
         woken = asyncio.get_running_loop().create_future()
-        heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
+        heappush(self._sleepers, (self._now + max(0, seconds), next(self._order), woken))
         await woken
 
     async def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -62,7 +48,7 @@ class VirtualClock:
         Sleepers wake by deadline, then by arrival, and each sees the time that it slept until.
 
         Raises:
-            Stalled: everything waits, and nobody sleeps. The coroutine has been cancelled.
+            RuntimeError: everything waits, and nobody sleeps. The coroutine has been cancelled.
         """
         task = asyncio.ensure_future(coroutine)
         try:
@@ -72,7 +58,7 @@ class VirtualClock:
                 if task.done():
                     return task.result()
                 if not self._sleepers:
-                    raise Stalled("everything waits, and nothing for the clock")
+                    raise RuntimeError("everything waits, and nothing for the clock")
                 deadline, _, woken = heappop(self._sleepers)
                 # Done: its sleeper has been cancelled.
                 if not woken.done():

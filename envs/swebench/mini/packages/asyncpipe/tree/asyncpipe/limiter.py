@@ -36,13 +36,6 @@ class RateLimiter:
         self._filled_at = now
         return self._tokens
 
-    def try_acquire(self, tokens: float = 1) -> bool:
-        """Take tokens if they are there and nobody waits."""
-        if self._queue or self.available < tokens:
-            return False
-        self._tokens -= tokens
-        return True
-
     async def acquire(self, tokens: float = 1) -> None:
         """Take tokens, and wait for them if need be.
 

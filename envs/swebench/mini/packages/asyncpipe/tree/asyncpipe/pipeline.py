@@ -1,8 +1,8 @@
 """Items on their way through stages of workers.
 
-A feeder numbers the items of the source, stages pass them on from queue to queue, and the last queue is read by the
-caller. No queue needs a bound of its own: an item takes a slot before it is read from the source, and frees it when it
-leaves the last queue. Tasks report their own end to the last queue as well, so that the caller hears of every error.
+A feeder numbers the items of the source, stages pass them on from queue to queue, and the caller reads the last queue.
+No queue needs a bound: an item takes a slot before it is read from the source, and frees it when it leaves the last
+queue. Tasks report their own end to the last queue as well, so that the caller hears of every error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from .group import reap
 
@@ -24,14 +24,17 @@ _DROPPED = object()
 class _Stage:
     func: Callable[[Any], Any]
     workers: int
-    keeps: bool
-    """Whether the result only says if the item is kept."""
+    filters: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError("workers must be at least 1")
 
     async def apply(self, item: Any) -> Any:
         result = self.func(item)
         if inspect.isawaitable(result):
             result = await result
-        if self.keeps:
+        if self.filters:
             return item if result else _DROPPED
         return result
 
@@ -41,31 +44,25 @@ class Pipeline:
     """Stages that items go through one after the other. Each method gives a new pipeline.
 
     Args:
-        limit: how many items may be on their way at most, read from the source and not handed out. None: twice the
-            number of workers.
+        limit: how many items may be on their way at most, read from the source and not handed out.
         ordered: hand out results in the order of the source; otherwise as they come.
     """
 
-    limit: Optional[int] = None
+    limit: int = 16
     ordered: bool = True
     stages: tuple[_Stage, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
+        if self.limit < 1:
             raise ValueError("limit must be at least 1")
 
     def map(self, func: Callable[[Any], Any], *, workers: int = 1) -> Pipeline:
         """Replace each item by the result of a function, plain or async, with at most `workers` calls at a time."""
-        return self._with(func, workers, keeps=False)
+        return replace(self, stages=(*self.stages, _Stage(func, workers)))
 
     def filter(self, func: Callable[[Any], Any], *, workers: int = 1) -> Pipeline:
         """Keep the items for which a function, plain or async, is true."""
-        return self._with(func, workers, keeps=True)
-
-    def _with(self, func: Callable[[Any], Any], workers: int, keeps: bool) -> Pipeline:
-        if workers < 1:
-            raise ValueError("workers must be at least 1")
-        return replace(self, stages=(*self.stages, _Stage(func, workers, keeps)))
+        return replace(self, stages=(*self.stages, _Stage(func, workers, filters=True)))
 
     async def collect(self, source: Source) -> list[Any]:
         """All results for a source; see `open`."""
@@ -86,22 +83,18 @@ class Pipeline:
             await results.aclose()
 
     async def _run(self, source: Source) -> AsyncIterator[Any]:
-        limit = self.limit or 2 * sum(stage.workers for stage in self.stages) or 1
-        slots = asyncio.Semaphore(limit)
+        slots = asyncio.Semaphore(self.limit)
         queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(len(self.stages) + 1)]
-        feeder = asyncio.ensure_future(_feed(source, queues[0], slots))
-        tasks = [feeder]
-        for number, stage in enumerate(self.stages):
-            for _ in range(stage.workers):
-                tasks.append(asyncio.ensure_future(_work(stage, queues[number], queues[number + 1])))
-        ended = queues[-1]
+        tasks = [asyncio.ensure_future(_feed(source, queues[0], slots))]
+        for stage, inbox, outbox in zip(self.stages, queues, queues[1:]):
+            tasks += [asyncio.ensure_future(_work(stage, inbox, outbox)) for _ in range(stage.workers)]
         for task in tasks:
-            task.add_done_callback(ended.put_nowait)
+            task.add_done_callback(queues[-1].put_nowait)
         early: dict[int, Any] = {}
         due, total = 0, None
         try:
             while total is None or due < total:
-                event = await ended.get()
+                event = await queues[-1].get()
                 if isinstance(event, asyncio.Future):
                     # Only the feeder ends without an error.
                     total = event.result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -11,23 +10,18 @@ from typing import Any, Optional
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses that grow: `base` seconds after the first failure, then `factor` times the pause before, up to `limit`.
-
-    `jitter` is the part of a pause that is left to chance: with 0.25, a pause of 4 s takes 3 to 4 s.
-    """
+    """Pauses that grow: `base` seconds after the first failure, then `factor` times the pause before, up to `limit`."""
 
     base: float = 0.5
     factor: float = 2.0
     limit: float = 30.0
-    jitter: float = 0.0
 
-    def pause(self, failures: int, chance: float = 0.0) -> float:
-        """Seconds to wait after so many failures in a row, at least one. `chance` is from 0 to 1."""
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row, at least one."""
         try:
-            full = min(self.limit, self.base * self.factor ** (failures - 1))
+            return min(self.limit, self.base * self.factor ** (failures - 1))
         except OverflowError:
-            full = self.limit
-        return full * (1 - self.jitter * chance)
+            return self.limit
 
 
 class RetriesExhausted(Exception):
@@ -45,32 +39,28 @@ async def retry(
     on: tuple[type[Exception], ...] = (Exception,),
     backoff: Backoff = Backoff(),
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    chance: Callable[[], float] = random.random,
     notify: Optional[Callable[[int, Exception, float], None]] = None,
 ) -> Any:
     """Result of the first call that does not fail.
 
     Args:
-        attempts: how many calls are made at most.
+        attempts: how many calls are made at most, at least one.
         on: errors after which to call again. Others are raised at once, as they are.
         backoff: pauses between two calls. An error with an attribute `retry_after` asks for a pause that is not shorter.
         notify: called before each pause with the number of failures so far, the error, and the pause.
 
     Raises:
         RetriesExhausted: the last attempt failed, too; raised at once, without a pause.
-        ValueError: `attempts` is less than 1.
     """
-    if attempts < 1:
-        raise ValueError("attempts must be at least 1")
     errors: list[Exception] = []
     while True:
         try:
             return await func()
         except on as error:
             errors.append(error)
-        if len(errors) == attempts:
+        if len(errors) >= attempts:
             raise RetriesExhausted(errors) from errors[-1]
-        pause = max(backoff.pause(len(errors), chance()), getattr(errors[-1], "retry_after", 0.0))
+        pause = max(backoff.pause(len(errors)), getattr(errors[-1], "retry_after", 0.0))
         if notify is not None:
             notify(len(errors), errors[-1], pause)
         await sleep(pause)

@@ -42,18 +42,6 @@ def test_pauses_grow():
     assert Backoff(base=0.5, factor=2.0, limit=60).pause(5000) == 60
 
 
-def test_attempts_must_be_positive():
-    func = Flaky()
-    result, _ = run(func, attempts=0)
-    assert isinstance(result, ValueError)
-    assert func.calls == 0
-
-
-def test_jitter_shortens_pauses():
-    result, pauses = run(Flaky(KeyError()), backoff=Backoff(base=4, jitter=0.25), chance=lambda: 0.5)
-    assert (result, pauses) == (2, [3.5])
-
-
 def test_retry_after_asks_for_a_longer_pause():
     first, second = KeyError(), KeyError()
     first.retry_after, second.retry_after = 7, 1
