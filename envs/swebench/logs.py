@@ -1,7 +1,7 @@
 """What a test run's log says of each test.
 
-The names of parsers are those of swebench 5.x. That of pytest is here, made to agree with theirs to the letter, for rows
-list test names as that parser prints them; all others come from the `swebench` package (extra `swebench`).
+The names of parsers are those of swebench 5.x. That of pytest is here, made to agree with theirs to the letter, for
+rows list test names as that parser prints them; all others come from the `swebench` package (extra `swebench`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ def parser_of(instance: Instance) -> Callable[[str], dict[str, str]]:
     if name not in known:
         raise RowError(f"its log_parser {name!r} is none that swebench has ({', '.join(sorted(known))})")
     return lambda log: dict(known[name](log, instance))
+
+
+def function_of(test: str) -> str:
+    """`tests/test_x.py::TestA::test_b[1-2]` without its parameters."""
+    return test.partition("[")[0]
 
 
 def status_of(test: str, statuses: Statuses) -> str | None:

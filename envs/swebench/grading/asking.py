@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rocknroll.envs.swebench.grading.poison import CannotPoison, poisoned
-from rocknroll.envs.swebench.logs import ERROR, FAILED, PASSED, XFAIL, Statuses, not_passed, status_of
+from rocknroll.envs.swebench.logs import ERROR, FAILED, PASSED, XFAIL, Statuses, function_of, not_passed, status_of
 
 SPOT_CHECKS = 3
 """Tests that have to keep passing and are asked turned around, too."""
@@ -40,11 +40,6 @@ class Verdict:
     """Tests that had to pass and did not."""
     trips: tuple[str, ...]
     """What right code cannot have answered: a test turned around that passed, one that nobody reported on…"""
-
-
-def function_of(test: str) -> str:
-    """`tests/test_x.py::TestA::test_b[1-2]` without its parameters."""
-    return test.partition("[")[0]
 
 
 def plan(

@@ -1,7 +1,8 @@
 """A package of the shipped task set, and the bugs that make its instances.
 
-`packages/NAME/tree/` is the package as it is right, tests included. Each bug of `packages/NAME/bugs.yaml` says how
-to make it wrong and which tests show it; those tests are hidden, and everything else is what the agent gets.
+`packages/NAME/tree/` is the package as it is right, tests included, and `tests.txt` names these. Each bug of
+`bugs.yaml` says how to make it wrong and which tests show it; those tests are hidden, and everything else is what the
+agent gets.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Package:
     name: str
     tree: Tree
     bugs: tuple[Bug, ...]
+    tests: tuple[str, ...]
+    """Names of all its tests, as pytest's summary prints them up to the first space."""
 
     def wrong(self, bug: Bug) -> dict[str, str]:
         """The tree with the bug, all tests in place.
@@ -130,6 +133,7 @@ def load_package(name: str) -> Package:
     try:
         described = yaml.safe_load((folder / "bugs.yaml").read_text())
         bugs = tuple(Bug.model_validate(bug) for bug in described)
+        tests = tuple((folder / "tests.txt").read_text().split())
     except (OSError, yaml.YAMLError, ValidationError, TypeError) as error:
         raise EnvDataError(f"{folder / 'bugs.yaml'}: {error}") from error
     tree = folder / "tree"
@@ -138,4 +142,4 @@ def load_package(name: str) -> Package:
         for path in sorted(tree.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    return Package(name, files, bugs)
+    return Package(name, files, bugs, tests)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rocknroll.envs.swebench.logs import function_of
 from rocknroll.envs.swebench.mini.history import difference, make_repository
 from rocknroll.envs.swebench.mini.package import Bug, Package, hidden_by_file, load_package, package_names
 
 WORKDIR = "/testbed"
-_TEST = re.compile(r"^(?:async )?def (test\w*)", re.MULTILINE)
 
 
 def mini_rows() -> list[dict[str, Any]]:
@@ -34,6 +33,7 @@ def package_rows(name: str) -> tuple[dict[str, Any], ...]:
 def _row(package: Package, bug: Bug) -> dict[str, Any]:
     base, wrong = package.base(bug), package.wrong(bug)
     test_files = sorted(hidden_by_file(bug.hides))
+    tests_there = [test for test in package.tests if test.partition("::")[0] in test_files]
     instance_id = f"rocknroll__{package.name}-{bug.id}"
     with tempfile.TemporaryDirectory() as scratch:
         folders = [Path(scratch) / name for name in ("base", "gold", "tests")]
@@ -55,16 +55,11 @@ def _row(package: Package, bug: Bug) -> dict[str, Any]:
         "created_at": "2026-01-01T00:00:00Z",
         "version": "1.0",
         "difficulty": bug.difficulty,
-        "FAIL_TO_PASS": sorted(bug.hides),
-        "PASS_TO_PASS": sorted(
-            f"{path}::{test}"
-            for path in test_files
-            for test in _TEST.findall(base[path])
-            if f"{path}::{test}" not in bug.hides
-        ),
+        "FAIL_TO_PASS": [test for test in tests_there if function_of(test) in bug.hides],
+        "PASS_TO_PASS": [test for test in tests_there if function_of(test) not in bug.hides],
         "image": f"rocknroll/mini-swe.{package.name}.{bug.id}:{commit[:12]}",
         "eval_script": _eval_script(commit, test_files, tests),
-        "log_parser": "pytest",
+        "log_parser": "parse_log_pytest",
         "eval_type": "pass_and_fail",
     }
 
