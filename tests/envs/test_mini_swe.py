@@ -114,9 +114,7 @@ class Bench:
         make_repository(self.base, folder / "repository")
 
     def patch_to(self, tree: Mapping[str, str]) -> str:
-        folder = self._folder / f"diff{random.getrandbits(64)}"
-        folder.mkdir()
-        return difference(self.base, tree, folder)
+        return difference(tree, self._folder / "repository")
 
     def grade(self, *patches: str) -> list[Grade]:
         return asyncio.run(self._grade(patches))

@@ -161,7 +161,8 @@ async def _prepare(
     """Apply the patch, put back what it must not change, and put the tests in their place."""
     base = await _names(place, workdir, "git ls-files -z")
     marker = "/tmp/rocknroll-before"
-    await _run(place, workdir, ["touch", "-d", "1 second ago", marker])
+    # Clocks of files tick every few milliseconds.
+    await _run(place, workdir, ["sh", "-c", f"touch {marker} && sleep 0.05"])
     await _apply(place, workdir, patch)
     changed = await _names(place, workdir, f"find . -path ./.git -prune -o ! -type d -newer {marker} -printf '%P\\0'")
     changed += await _names(place, workdir, "git ls-files -z --deleted")

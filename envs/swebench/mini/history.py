@@ -31,20 +31,22 @@ def make_repository(tree: Mapping[str, str], folder: Path) -> str:
     return _git(folder, "rev-parse", "HEAD").strip()
 
 
-def difference(before: Mapping[str, str], after: Mapping[str, str], folder: Path) -> str:
-    """What leads from one tree to the other, as `git diff` writes it. `folder`: an empty one, to work in.
+def difference(after: Mapping[str, str], folder: Path) -> str:
+    """What leads from a repository's last commit to another tree, as `git diff` writes it. The repository stays as it is.
 
     Raises:
         EnvDataError: git is missing or refuses.
     """
-    make_repository(before, folder)
-    for path in set(before) - set(after):
+    there = _git(folder, "ls-files", "-z").split("\0")
+    for path in {path for path in there if path} - set(after):
         (folder / path).unlink()
     for path, text in after.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, newline="")
     _git(folder, "add", "-A")
-    return _git(folder, "diff", "--cached", "--no-color", "--no-ext-diff", "HEAD")
+    found = _git(folder, "diff", "--cached", "--no-color", "--no-ext-diff", "HEAD")
+    _git(folder, "reset", "-q", "--hard")
+    return found
 
 
 def _stream(tree: Mapping[str, str]) -> bytes:

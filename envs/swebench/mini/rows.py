@@ -35,14 +35,11 @@ def _row(package: Package, bug: Bug) -> dict[str, Any]:
     test_files = sorted(hidden_by_file(bug.hides))
     tests_there = [test for test in package.tests if test.partition("::")[0] in test_files]
     instance_id = f"rocknroll__{package.name}-{bug.id}"
-    with tempfile.TemporaryDirectory() as scratch:
-        folders = [Path(scratch) / name for name in ("base", "gold", "tests")]
-        for folder in folders:
-            folder.mkdir()
-        commit = make_repository(base, folders[0])
-        right = {**base, **{edit.path: package.tree[edit.path] for edit in bug.edits}}
-        gold = difference(base, right, folders[1])
-        tests = difference(base, {**base, **{path: wrong[path] for path in test_files}}, folders[2])
+    right = {**base, **{edit.path: package.tree[edit.path] for edit in bug.edits}}
+    with tempfile.TemporaryDirectory() as folder:
+        commit = make_repository(base, Path(folder))
+        gold = difference(right, Path(folder))
+        tests = difference({**base, **{path: wrong[path] for path in test_files}}, Path(folder))
     return {
         "instance_id": instance_id,
         "repo": f"rocknroll/{package.name}",
