@@ -1,0 +1,1 @@
+"""SWE-bench: repositories to mend, in sandboxes, graded where the agent never was."""

@@ -1,0 +1,1 @@
+"""The shipped task set: small packages written for it, and bugs in them."""
