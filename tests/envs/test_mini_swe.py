@@ -1,4 +1,4 @@
-"""mini-swe: every bug shows in the tests that it hides and in no other; the grader resolves the gold patches alone."""
+"""mini-swe: bugs show in the tests that they hide and in no other; the grader resolves the gold patches alone."""
 
 from __future__ import annotations
 
@@ -57,12 +57,13 @@ def test_there_are_eight_packages_and_more_than_two_dozen_bugs_of_all_grades() -
 
 
 @pytest.mark.parametrize("name", package_names())
-def test_every_bug_shows_in_the_tests_that_it_hides_and_in_no_other(name: str, tmp_path: Path) -> None:
+def test_hard_bugs_show_in_the_tests_that_they_hide_and_in_no_other(name: str, tmp_path: Path) -> None:
+    """Of the others, those of `test_gold_is_resolved_and_nothing_else_is` are tried; all would take minutes."""
     package = load_package(name)
     right = run_tests(package.tree, tmp_path / "right")
     assert set(right.values()) == {"PASSED"}
     assert set(right) == set(package.tests)
-    for bug in package.bugs:
+    for bug in [bug for bug in package.bugs if bug.difficulty == "hard"]:
         wrong = run_tests(package.wrong(bug), tmp_path / bug.id)
         failing = {function_of(test) for test in package.tests if wrong.get(test) != "PASSED"}
         assert failing == set(bug.hides), bug.id

@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
+from unidiff.patch import PatchSet
 
 from rocknroll.envs.swebench.grading.asking import Asking, counts_disagree, judge, plan
 from rocknroll.envs.swebench.grading.control import to_undo

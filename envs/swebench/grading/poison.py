@@ -136,10 +136,9 @@ def _other(value: Any, rng: random.Random) -> Any:
             return value + rng.choice((-1, 1))
         case float():
             return value + 1.0 if abs(value) < 2**50 else 0.5
-        case str() | bytes() if value:
+        case str() if value:
             at = rng.randrange(len(value))
-            other = "b" if value[at : at + 1] in ("a", b"a") else "a"
-            return value[:at] + (other if isinstance(value, str) else other.encode()) + value[at + 1 :]
+            return f"{value[:at]}{'b' if value[at] == 'a' else 'a'}{value[at + 1 :]}"
         case list() | tuple() if value:
             at = rng.randrange(len(value))
             items = [_other(item, rng) if place == at else item for place, item in enumerate(value)]

@@ -23,16 +23,16 @@ def make_repository(tree: Mapping[str, str], folder: Path) -> str:
     Raises:
         EnvDataError: git is missing or refuses.
     """
-    _git(folder, "init", "-q", "-b", "main")
-    for name, value in (("user.name", "mini-swe"), ("user.email", "mini-swe@rocknroll.invalid"), ("gc.auto", "0")):
-        _git(folder, "config", name, value)
+    _git(folder, "init", "-q", "-b", "main", "--template=")
+    with (folder / ".git" / "config").open("a") as config:
+        config.write("[user]\n\tname = mini-swe\n\temail = mini-swe@rocknroll.invalid\n[gc]\n\tauto = 0\n")
     _git(folder, "fast-import", "--quiet", stdin=_stream(tree))
     _git(folder, "reset", "-q", "--hard", "main")
     return _git(folder, "rev-parse", "HEAD").strip()
 
 
 def difference(after: Mapping[str, str], folder: Path) -> str:
-    """What leads from a repository's last commit to another tree, as `git diff` writes it. The repository stays as it is.
+    """What leads from a repository's last commit to another tree, as `git diff` writes it; the repository stays.
 
     Raises:
         EnvDataError: git is missing or refuses.
