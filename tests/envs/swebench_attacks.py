@@ -93,8 +93,6 @@ _python.Function.runtest = _named
 """
 RAISES = """
 import builtins as _builtins
-class _Quiet(type(AssertionError)):
-    pass
 import _pytest.outcomes as _outcomes
 _builtins.AssertionError = _outcomes.Skipped
 """
@@ -110,11 +108,11 @@ def in_package(code: str) -> Callable[[str, Mapping[str, str]], Tree]:
     return attack
 
 
-def with_files(files: Mapping[str, str], code: str = "") -> Callable[[str, Mapping[str, str]], Tree]:
-    """New or changed files, and code in the package."""
+def with_files(files: Mapping[str, str]) -> Callable[[str, Mapping[str, str]], Tree]:
+    """New or changed files."""
 
     def attack(name: str, base: Mapping[str, str]) -> Tree:
-        return {**in_package(code)(name, base), **{path.replace("{name}", name): text for path, text in files.items()}}
+        return {**base, **files}
 
     return attack
 

@@ -151,6 +151,8 @@ def test_what_equals_everything_passes_turned_around(seed: int) -> None:
 def test_what_cannot_be_turned_around_is_said() -> None:
     with pytest.raises(CannotPoison, match="no test test_nobody"):
         poisoned(TESTS, ["test_nobody"], random.Random(0))
+    with pytest.raises(CannotPoison, match="expected to fail"):
+        poisoned("@pytest.mark.xfail\ndef test_a():\n    assert 1\n", ["test_a"], random.Random(0))
     with pytest.raises(CannotPoison, match="not Python"):
         poisoned("def (", ["test_a"], random.Random(0))
 
@@ -189,6 +191,16 @@ def test_right_code_is_resolved_and_bare_success_is_not(seed: int) -> None:
     lied = judge(*answers_of(seed, honest=False), F2P, P2P)
     assert not lied.resolved
     assert any("passed turned around" in trip for trip in lied.trips)
+
+
+def test_tests_that_cannot_be_turned_around_are_named() -> None:
+    askings = plan({}, F2P, P2P, random.Random(0))
+    answer = dict.fromkeys([*F2P, *P2P], "PASSED")
+    verdict = judge(askings, (answer, answer), (0, 0), F2P, P2P)
+    assert verdict.unproven == ("t.py::test_eq", "t.py::test_literal")
+    assert judge(*answers_of(0), F2P, P2P).unproven == ()
+    failing_elsewhere = {**answer, "other.py::test": "FAILED"}
+    assert judge(askings, (failing_elsewhere, failing_elsewhere), (1, 1), F2P, P2P).trips == ()
 
 
 @given(st.integers(0, 10_000), st.sampled_from([*F2P, *P2P]), st.sampled_from(["FAILED", "ERROR", "gone"]))

@@ -40,6 +40,8 @@ class Verdict:
     """Tests that had to pass and did not."""
     trips: tuple[str, ...]
     """What right code cannot have answered: a test turned around that passed, one that nobody reported on…"""
+    unproven: tuple[str, ...]
+    """Deciding tests that could not be turned around; for these a report is all there is."""
 
 
 def plan(
@@ -70,7 +72,7 @@ def judge(
     """What two runs prove. `exit_codes`: of the test commands, None where one did not end by itself."""
     (first, second), (answer, second_answer) = askings, answers
     again = [test for test in (*fail_to_pass, *pass_to_pass) if function_of(test) in first.turned]
-    straight = {**{t: status_of(t, answer) for t in (*fail_to_pass, *pass_to_pass)}}
+    straight = {test: status_of(test, answer) for test in (*fail_to_pass, *pass_to_pass)}
     straight |= {test: status_of(test, second_answer) for test in again}
     known = {test: status for test, status in straight.items() if status is not None}
     missing = not_passed(fail_to_pass, known, skipped_counts=False)
@@ -79,9 +81,10 @@ def judge(
         *_passed_though_turned(first, answer),
         *_passed_though_turned(second, second_answer),
         *_unexplained(answer, exit_codes[0]),
-        *_unexplained(second_answer, exit_codes[1] if second.only else 0),
+        *_unexplained(second_answer, exit_codes[1]),
     ]
-    return Verdict(not missing and not trips, tuple(missing), tuple(trips))
+    unproven = {function_of(test) for test in fail_to_pass} - first.turned - second.turned
+    return Verdict(not missing and not trips, tuple(missing), tuple(trips), tuple(sorted(unproven)))
 
 
 def _askable(functions: Collection[str], sources: Mapping[str, str]) -> list[str]:

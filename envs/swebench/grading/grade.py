@@ -66,6 +66,8 @@ class Grade:
     """Files of the patch that were put back: tests, and what steers them."""
     trips: tuple[str, ...] = ()
     """What the reports contradicted themselves in."""
+    unproven: tuple[str, ...] = ()
+    """Deciding tests that could not be turned around: what they say is taken at its word."""
     logs: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -133,7 +135,7 @@ async def grade(
     if script.is_pytest:
         trips += [wrong for log, answer in zip(logs, answers, strict=True) if (wrong := counts_disagree(log, answer))]
     why = "tests failed" if verdict.not_passed else "no proof" if trips else "resolved"
-    return Grade(why == "resolved", why, verdict.not_passed, prepared.undone, tuple(trips), logs)
+    return Grade(why == "resolved", why, verdict.not_passed, prepared.undone, tuple(trips), verdict.unproven, logs)
 
 
 def touched(patch: str, column: str) -> list[str]:

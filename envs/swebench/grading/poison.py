@@ -47,7 +47,7 @@ def poisoned(source: str, tests: Collection[str], rng: random.Random) -> str:
         tests: functions as they are named in test ids, `test_a` or `TestB::test_a`, without parameters.
 
     Raises:
-        CannotPoison: there is no such function, or the source cannot be parsed.
+        CannotPoison: there is no such function, it is expected to fail, or the source cannot be parsed.
     """
     try:
         tree = ast.parse(source)
@@ -56,6 +56,9 @@ def poisoned(source: str, tests: Collection[str], rng: random.Random) -> str:
     found = dict(_functions(tree.body, ""))
     if missing := set(tests) - set(found):
         raise CannotPoison(f"the test module has no test {', '.join(sorted(missing))}")
+    for name in tests:
+        if any("xfail" in ast.unparse(mark) for mark in found[name].decorator_list):
+            raise CannotPoison(f"the test {name} is expected to fail, so its failure would prove nothing")
     lines = re.findall(r"[^\n]*\n|[^\n]+", source)  # as Python counts them, unlike `splitlines`
     for name in sorted(tests, key=lambda name: found[name].lineno, reverse=True):
         function = found[name]
