@@ -15,3 +15,6 @@ gymnasium.register(
 """A few generated games, made in seconds at the first reset; pass your own `config` for more."""
 
 gymnasium.register(id="rocknroll/Countdown-v0", entry_point="rocknroll.envs.reasoning.countdown:CountdownEnv")
+
+gymnasium.register(id="rocknroll/SWEBench-v0", entry_point="rocknroll.envs.swebench.family:SWEBenchEnv")
+"""The shipped task set, in process sandboxes; pass your own `config` for others."""

@@ -11,6 +11,7 @@ from rocknroll.envs.text import Family
 
 FAMILIES: dict[str, str] = {
     "alfworld": "rocknroll.envs.alfworld.family:AlfWorldFamily",
+    "swebench": "rocknroll.envs.swebench.family:SWEBenchFamily",
     "countdown": "rocknroll.envs.reasoning.family:CountdownFamily",
 }
 """Name -> `package.module:Class`; the class takes the family's configuration as a mapping."""

@@ -8,9 +8,10 @@ so that the trainer's process never imports the engine) and, where there is one,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -58,6 +59,8 @@ class Family(Protocol):
     """`package.module:Class` of the Gymnasium environment, imported inside the sandbox."""
     instructions: str
     """System prompt for chat models: what the task is and how to answer."""
+    noop: str
+    """An action that does nothing, or hands in nothing."""
 
     @property
     def config(self) -> BaseModel:
@@ -103,6 +106,50 @@ class Family(Protocol):
 
     def disguise_episode(self, episode: ExpertEpisode, seed: int) -> ExpertEpisode:
         """The same for an expert episode on a training task."""
+
+
+class TextEnvironment(Protocol):
+    """Gymnasium's two calls, awaited. Infrastructure that fails raises a SandboxError; it is never a reward."""
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]: ...
+
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
+
+
+@runtime_checkable
+class Concludes(Protocol):
+    """An environment that can say what unfinished work is worth, when the policy has no room left to go on."""
+
+    async def conclude(self) -> tuple[float, dict[str, Any]]:
+        """Reward for the work as it is, and what `info` would be."""
+
+
+class Places(Protocol):
+    """Where episodes are played, many at once."""
+
+    def lease(self, owner: str, task: Task) -> AbstractAsyncContextManager[TextEnvironment]:
+        """An environment for one episode of `task`; what it used is given back at the end, recycled after a failure.
+
+        Raises:
+            SandboxError: none can be had.
+        """
+
+
+@runtime_checkable
+class OutsideFamily(Protocol):
+    """A family whose environment runs in the trainer's process and only works in sandboxes.
+
+    For what must not be inside with the policy's commands: hidden tests, expected answers, a way to the network.
+    """
+
+    def places(self, count: int) -> AbstractAsyncContextManager[Places]:
+        """Open what episodes need, for `count` of them at once.
+
+        Raises:
+            EnvDataError: data is missing. SandboxError: sandboxes cannot be had here.
+        """
 
 
 class EnvDataError(Exception):

@@ -110,6 +110,9 @@ class SandboxSpec(Model):
     """Run once in a fresh sandbox; it is READY when this ended with exit code 0."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables inside."""
+    bare: bool = False
+    """Processes: of this package and its interpreter's libraries nothing is visible inside, so no environment can be
+    made there. In Docker every sandbox without `env` is like that."""
     readable: tuple[Path, ...] = ()
     """Host files and folders that are visible inside, read-only, under the same path."""
     network: Literal["none", "bridge", "host"] = "none"
@@ -120,6 +123,12 @@ class SandboxSpec(Model):
     health: HealthPolicy = HealthPolicy()
     restart: RestartPolicy = RestartPolicy()
     start_timeout_s: PositiveFloat = 60.0
+
+    @model_validator(mode="after")
+    def _environments_need_the_package(self) -> SandboxSpec:
+        if self.bare and self.env is not None:
+            raise ValueError("bare: an environment needs this package inside; leave one of the two out")
+        return self
 
     @property
     def fingerprint(self) -> str:

@@ -24,6 +24,7 @@ def behaviour(played: Sequence[Trajectory]) -> dict[str, float]:
         "batch/truncated_fraction": float(np.mean([t.outcome is Outcome.TRUNCATED for t in played])),
         "batch/invalid_action_fraction": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
         **{f"success/{kind}": _success([t for t in played if t.task_kind == kind]) for kind in kinds},
+        **_measured(played),
         **_by_domain(played),
     }
 
@@ -55,6 +56,12 @@ def staleness(played: Sequence[Trajectory], version: int) -> dict[str, float]:
     shares = {f"staleness/share_{age}": count / total for age, count in sorted(ages.items())}
     mean = sum(age * count for age, count in ages.items()) / total
     return {"staleness/mean": mean, "staleness/max": float(max(ages)), **shares}
+
+
+def _measured(played: Sequence[Trajectory]) -> dict[str, float]:
+    """Means of what environments measured, over the episodes of which they did."""
+    names = sorted({name for t in played for name in t.measured})
+    return {f"env/{name}": float(np.mean([t.measured[name] for t in played if name in t.measured])) for name in names}
 
 
 def _by_domain(played: Sequence[Trajectory]) -> dict[str, float]:

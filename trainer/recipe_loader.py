@@ -18,10 +18,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from rocknroll.envs.registry import UnknownFamily, family
+from rocknroll.envs.text import OutsideFamily
 from rocknroll.sandbox import strict_yaml
 from rocknroll.sandbox.config_errors import Schema, did_you_mean, explain, kind, nearest
 from rocknroll.trainer.errors import RecipeError
-from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.recipe import FaultsSection, Recipe
 
 RECIPE_FILE = "recipe.yaml"
 """The resolved recipe, in a run folder."""
@@ -51,12 +52,17 @@ def check_environment(recipe: Recipe) -> None:
     for domain, source in recipe.sources.items():
         key = f"domains.{domain}.env" if domain else "env"
         try:
-            family(source.env.name, source.env.config)
+            made = family(source.env.name, source.env.config)
         except UnknownFamily as unknown:
             raise RecipeError(f"`{key}.name`: {unknown}") from unknown
         except ValidationError as invalid:
             schema = Schema(f"{key}.config.", type(family(source.env.name).config), "A recipe")
             raise RecipeError(explain(invalid, schema, lambda loc: "the recipe")) from invalid
+        if isinstance(made, OutsideFamily) and source.env.faults != FaultsSection():
+            raise RecipeError(
+                f"`{key}.faults`: {source.env.name} does not run inside its sandboxes, so faults cannot be put into it."
+                " Leave them out, or break its sandboxes instead."
+            )
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -63,6 +63,7 @@ SCHEMA = pa.schema(
         ("round", pa.string()),
         ("episode_return", pa.float64()),
         ("oldest_version", pa.int32()),
+        ("measured", pa.map_(pa.string(), pa.float64())),
     ],
     metadata={b"format": FORMAT},
 )
@@ -218,6 +219,7 @@ def _to_row(index: int, group: Group, trajectory: Trajectory) -> dict[str, Any]:
         "allowed": None if trajectory.allowed is None else [list(choices) for choices in trajectory.allowed],
         "error": trajectory.error,
         "timings_s": list(trajectory.timings_s.items()),
+        "measured": list(trajectory.measured.items()),
         "cause": trajectory.cause,
         "domain": trajectory.domain,
         "round": group.round_kind,
@@ -243,6 +245,7 @@ def _from_row(row: dict[str, Any]) -> Trajectory:
         allowed=None if allowed is None else tuple(tuple(choices) for choices in allowed),
         error=row["error"],
         timings_s=row["timings_s"],
+        measured=row.get("measured") or {},
         cause=row.get("cause", ""),
         domain=row.get("domain", ""),
     )

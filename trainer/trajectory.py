@@ -74,6 +74,8 @@ class Trajectory:
     """Which of the run's environments it was played in."""
     timings_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds by cause: `generate`, `environment`, `queue`, `total`."""
+    measured: dict[str, float] = field(default_factory=dict)
+    """What the environment measured of the episode, by name (`metrics` of its last info)."""
 
     def __post_init__(self) -> None:
         shape = self.token_ids.shape

@@ -39,6 +39,7 @@ class AlfWorldFamily:
     name = "alfworld"
     entry_point = "rocknroll.envs.alfworld.env:AlfWorldEnv"
     instructions = INSTRUCTIONS
+    noop = "look"
 
     def __init__(self, config: AlfWorldConfig | Mapping[str, Any] | None = None) -> None:
         """

@@ -29,6 +29,7 @@ class CountdownFamily:
     name = "countdown"
     entry_point = "rocknroll.envs.reasoning.countdown:CountdownEnv"
     instructions = INSTRUCTIONS
+    noop = "answer"
 
     def __init__(self, config: CountdownConfig | Mapping[str, Any] | None = None) -> None:
         """

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocknroll.envs.rows import BrokenRow, Row
+
 REQUIRED = ("instance_id", "repo", "base_commit", "patch", "test_patch", "problem_statement", "FAIL_TO_PASS")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -41,6 +43,9 @@ class Instance:
     eval_script: str = ""
     """Script of the 5.x schema that applies the test patch and runs the tests; empty: pytest on the test files."""
     log_parser: str = "pytest"
+    tree: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Text of every file at the base commit by its path, for rows that need no image of their own: whatever has
+    Python, git and pytest can run them (column `tree`, JSON text)."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The row itself, for tools that take rows."""
 
@@ -80,11 +85,12 @@ def instance_of(row: Mapping[str, Any]) -> Instance:
         image=_optional(row, "image"),
         eval_script=_optional(row, "eval_script"),
         log_parser=_optional(row, "log_parser") or "pytest",
+        tree=_tree(row),
         row=dict(row),
     )
 
 
-def instances_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[list[Instance], dict[str, str]]:
+def instances_of(rows: Iterable[tuple[str, Row]]) -> tuple[list[Instance], dict[str, str]]:
     """Read rows, each with a name for messages (`line 3`): the instances, and what is wrong with the others by name.
 
     An instance id that comes twice is wrong the second time.
@@ -93,6 +99,9 @@ def instances_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[list[In
     first: dict[str, str] = {}
     wrong: dict[str, str] = {}
     for name, row in rows:
+        if isinstance(row, BrokenRow):
+            wrong[name] = row.problem
+            continue
         try:
             instance = instance_of(row)
         except RowError as error:
@@ -114,6 +123,22 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _optional(row: Mapping[str, Any], name: str) -> str:
     return _text(row, name) if row.get(name) is not None else ""
+
+
+def _tree(row: Mapping[str, Any]) -> Mapping[str, str] | None:
+    if row.get("tree") is None:
+        return None
+    try:
+        tree = json.loads(_text(row, "tree"))
+    except json.JSONDecodeError as error:
+        raise RowError(f"its tree is not JSON: {error}") from None
+    if not isinstance(tree, dict) or not tree or not all(isinstance(text, str) for text in tree.values()):
+        raise RowError("its tree is not a JSON object with the text of each file by its path")
+    for path in tree:
+        parts = path.split("/")
+        if {"", ".", ".."} & set(parts) or ".git" in parts or "\0" in path or "\n" in path:
+            raise RowError(f"its tree has the path {path!r}, which no repository has")
+    return tree
 
 
 def _tests(row: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -29,6 +29,14 @@ echo {SENTINEL}
 ```"""
 
 
+def as_action(command: str) -> str:
+    """A command as the agent has to write it."""
+    return f"```bash\n{command}\n```"
+
+
+SUBMISSION = as_action(f"echo {SENTINEL}")
+
+
 @dataclass(frozen=True)
 class Command:
     """What the agent asks for; or why that is not clear."""

@@ -39,6 +39,8 @@ def check(spec: SandboxSpec) -> None:
         raise SpecInvalid("network 'bridge' is Docker's; with the process runtime it is 'none' or 'host'")
     if spec.template is not None and not spec.template.is_dir():
         raise SpecInvalid(f"the template {spec.template} is not a folder")
+    if spec.bare:
+        _check_bare()
     resources = spec.resources
     folders = 2 * resources.scratch_bytes + (0 if spec.writable_root else resources.work_bytes)
     if resources.memory_bytes is not None and folders > resources.memory_bytes:
@@ -49,22 +51,33 @@ def check(spec: SandboxSpec) -> None:
         )
 
 
+def _check_bare() -> None:
+    shown = [Path(sys.base_prefix), *map(Path, SYSTEM)]
+    for folder in package_paths()[1]:
+        if any(folder.resolve().is_relative_to(place.resolve()) for place in shown):
+            raise SpecInvalid(
+                f"bare: this package lies in {folder}, which every process sandbox sees with the system's files; "
+                "install it in a virtual environment, or use the Docker runtime"
+            )
+
+
 def build(
     spec: SandboxSpec, instance_id: str, folder: Path, group: str, secret: str, floor: int, grants: Grants, wrap: str
 ) -> dict[str, Any]:
     """The request; `wrap` is the bubblewrap program."""
     workdir = folder / "work"
     importable, package = package_paths()
-    extra = [importable, *(spec.env.python_path if spec.env else ())]
+    extra = [] if spec.bare else [importable, *(spec.env.python_path if spec.env else ())]
+    python = Path(sys.executable).resolve() if spec.bare else Path(sys.executable)
+    shown = [Path(sys.base_prefix), _AGENT] if spec.bare else [Path(sys.prefix), Path(sys.base_prefix), *package]
     variables = {
         **inherited_variables(),
         "HOME": str(workdir),
         "ROCKNROLL_SANDBOX": instance_id,
-        "PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in extra),
+        **({"PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in extra)} if extra else {}),
         **spec.variables,
     }
-    python = [Path(sys.prefix), Path(sys.base_prefix)]
-    readable = [str(path.absolute()) for path in (*python, *package, *extra[1:], *spec.readable) if path.exists()]
+    readable = [str(path.absolute()) for path in (*shown, *extra[1:], *spec.readable) if path.exists()]
     resources = spec.resources.model_dump()
     template = "" if spec.template is None else str(spec.template.absolute())
     work = {
@@ -89,7 +102,7 @@ def build(
         "limits": {**resources, "memory_bytes": resources["memory_bytes"] or DEFAULT_MEMORY_BYTES},
         "places": dict(grants.places),
         "group": group,
-        "bubblewrap": _bubblewrap(wrap, spec, work, readable) if grants.level == "bubblewrap" else [],
+        "bubblewrap": _bubblewrap(wrap, spec, work, readable, python) if grants.level == "bubblewrap" else [],
         "agent": {
             "workdir": str(workdir),
             "variables": variables,
@@ -100,7 +113,9 @@ def build(
     }
 
 
-def _bubblewrap(program: str, spec: SandboxSpec, work: Mapping[str, Any], readable: Iterable[str]) -> list[str]:
+def _bubblewrap(
+    program: str, spec: SandboxSpec, work: Mapping[str, Any], readable: Iterable[str], python: Path
+) -> list[str]:
     """The command that becomes the agent; the descriptor of its configuration is to be added."""
     scratch, identity = str(spec.resources.scratch_bytes), str(INSIDE_ID)
     command = [program, "--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
@@ -120,4 +135,4 @@ def _bubblewrap(program: str, spec: SandboxSpec, work: Mapping[str, Any], readab
         command += ["--size", str(work["bytes"]), "--tmpfs", work["path"]]
     # Nobody fills the root or plants files beside the mounts.
     command += ["--chdir", work["path"], "--remount-ro", "/dev", "--remount-ro", "/"]
-    return [*command, "--", sys.executable, "-I", "-S", str(_AGENT)]
+    return [*command, "--", str(python), "-I", "-S", str(_AGENT)]

@@ -31,6 +31,7 @@ class WordGames:
 
     name = "wordgames"
     entry_point = "wordgames:NobodyPlaysIt"
+    noop = ""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = WordGamesConfig.model_validate(config)

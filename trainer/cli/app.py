@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import rocknroll
-from rocknroll.trainer.cli import doctor, evaluate, inspect, recipes, replay, train, validate
+from rocknroll.trainer.cli import doctor, evaluate, grade, inspect, recipes, replay, rollout, train, validate
 from rocknroll.trainer.cli.exit_codes import boundary
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ for function, name in (
     (train.train, "train"),
     (evaluate.evaluate, "eval"),
     (validate.validate, "validate"),
+    (grade.grade, "grade"),
+    (rollout.rollout, "rollout"),
     (inspect.inspect, "inspect"),
     (replay.replay, "replay"),
     (recipes.recipes, "recipes"),

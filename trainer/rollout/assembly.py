@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.envs import faulty
+from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
+from rocknroll.envs.text import OutsideFamily
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
@@ -19,7 +21,6 @@ from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.engines.pool import EnginePool
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe, RewardSection
-from rocknroll.trainer.rewards.timeouts import AdaptiveTimeouts
 from rocknroll.trainer.rewards.workers import RewardWorkers
 from rocknroll.trainer.rollout.barrier import TurnBarrier
 from rocknroll.trainer.rollout.environments import FleetEnvironments
@@ -44,7 +45,7 @@ class Parts:
     """The running rollout side."""
 
     fleets: Mapping[str, Fleet]
-    """By domain."""
+    """By domain, of those whose environment runs in its sandbox."""
     environments: FleetEnvironments
     engine: EnginePool
     rewards: RewardWorkers | None
@@ -95,25 +96,7 @@ async def assemble(
         hold(0, recipe.sandbox.cores)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
-        fleets = {
-            domain.name: await stack.enter_async_context(
-                Fleet(
-                    sandbox_spec(domain),
-                    size=domain.section.sandboxes or recipe.sandbox.count,
-                    runtime=ProcessRuntime(),
-                    store=None,
-                )
-            )
-            for domain in domains
-        }
-        environments = FleetEnvironments(
-            fleets,
-            lease_s=recipe.sandbox.lease_s,
-            step_timeout_s=recipe.sandbox.step_timeout_s,
-            reset_timeout_s=recipe.sandbox.reset_timeout_s,
-            wait_s=recipe.rollout.episode_timeout_s,
-            faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
-        )
+        fleets, environments = await stack.enter_async_context(open_environments(recipe, domains))
         played_in = TurnBarrier(environments) if recipe.rollout.turn_barrier else environments
         options = play_options(recipe, max_length)
         rewards = await stack.enter_async_context(reward_workers(recipe.reward))
@@ -133,6 +116,41 @@ async def assemble(
         stack.push_async_callback(loop.stop)
         await loop.start()
         yield Parts(fleets, environments, engine, rewards, scheduler, loop, Meter(concurrency))
+
+
+@asynccontextmanager
+async def open_environments(
+    recipe: Recipe, domains: Domains
+) -> AsyncIterator[tuple[Mapping[str, Fleet], FleetEnvironments]]:
+    """Where the recipe's episodes are played, and the fleets of the domains that have one."""
+    async with AsyncExitStack() as stack:
+        fleets = {
+            domain.name: await stack.enter_async_context(
+                Fleet(
+                    sandbox_spec(domain),
+                    size=_sandboxes(domain, recipe),
+                    runtime=ProcessRuntime(),
+                    store=None,
+                )
+            )
+            for domain in domains
+            if not isinstance(domain.family, OutsideFamily)
+        }
+        outside = {
+            domain.name: await stack.enter_async_context(domain.family.places(_sandboxes(domain, recipe)))
+            for domain in domains
+            if isinstance(domain.family, OutsideFamily)
+        }
+        environments = FleetEnvironments(
+            fleets,
+            lease_s=recipe.sandbox.lease_s,
+            step_timeout_s=recipe.sandbox.step_timeout_s,
+            reset_timeout_s=recipe.sandbox.reset_timeout_s,
+            wait_s=recipe.rollout.episode_timeout_s,
+            faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
+            outside=outside,
+        )
+        yield fleets, environments
 
 
 @asynccontextmanager
@@ -207,6 +225,10 @@ def play_options(recipe: Recipe, max_length: int) -> PlayOptions:
         progress_reward=rollout.progress_reward,
         timeout_s=rollout.episode_timeout_s,
     )
+
+
+def _sandboxes(domain: Domain, recipe: Recipe) -> int:
+    return domain.section.sandboxes or recipe.sandbox.count
 
 
 def _is_faulty(env: EnvSection) -> bool:

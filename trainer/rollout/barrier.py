@@ -11,21 +11,20 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rocknroll.envs.text import Task
-from rocknroll.trainer.rollout.episode import Environment, Environments
+from rocknroll.envs.text import Concludes, Places, Task, TextEnvironment
 
 
 class TurnBarrier:
-    """`Environments` around others."""
+    """`Places` around others."""
 
-    def __init__(self, inner: Environments) -> None:
+    def __init__(self, inner: Places) -> None:
         self._inner = inner
         self._open = 0
         """Episodes under way."""
         self._waiting: list[asyncio.Future[None]] = []
 
     @asynccontextmanager
-    async def lease(self, owner: str, task: Task) -> AsyncIterator[Environment]:
+    async def lease(self, owner: str, task: Task) -> AsyncIterator[TextEnvironment]:
         """An environment whose steps wait for the others.
 
         Raises:
@@ -61,7 +60,7 @@ class TurnBarrier:
 class _Together:
     """An environment that steps when all do."""
 
-    def __init__(self, environment: Environment, barrier: TurnBarrier) -> None:
+    def __init__(self, environment: TextEnvironment, barrier: TurnBarrier) -> None:
         self._environment = environment
         self._barrier = barrier
 
@@ -73,3 +72,6 @@ class _Together:
     async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         await self._barrier.arrive()
         return await self._environment.step(action)
+
+    async def conclude(self) -> tuple[float, dict[str, Any]]:
+        return await self._environment.conclude() if isinstance(self._environment, Concludes) else (0.0, {})

@@ -1,4 +1,5 @@
-"""Environments of a rollout: one leased sandbox for each episode, from the fleet of the task's domain.
+"""Environments of a rollout: one leased sandbox for each episode, from the fleet of the task's domain; or, where the
+environment runs outside of its sandboxes, whatever its family leases.
 
 A broken, cancelled or remarkably slow sandbox is recycled when its episode ends; the next one gets a
 fresh instance. What the sandboxes do is measured on the way: seconds at work, and who is slow.
@@ -13,7 +14,7 @@ from typing import Any
 
 from rocknroll.envs.faulty import FAULT_SEED
 from rocknroll.envs.remote import RemoteEnv
-from rocknroll.envs.text import Task
+from rocknroll.envs.text import Concludes, Places, Task, TextEnvironment
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.slowness import FailSlow, SlownessPolicy, Suspected
 
@@ -33,10 +34,12 @@ class FleetEnvironments:
         reset_timeout_s: float | None = None,
         wait_s: float | None = None,
         faulty: Collection[str] = (),
+        outside: Mapping[str, Places] | None = None,
     ) -> None:
         """
         Args:
             fleets: by domain (`Task.domain`).
+            outside: places of the domains that have no fleet here, by domain.
             wait_s: how long an episode waits for a sandbox at most.
             faulty: domains whose environment is a `FaultyEnv`; its faults are seeded with the episode's id.
         """
@@ -45,16 +48,21 @@ class FleetEnvironments:
         self._timeouts_s: dict[str, Any] = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
         self._wait_s = wait_s
         self._faulty = faulty
+        self._outside = outside or {}
         self._slowness = {domain: FailSlow(SLOWNESS) for domain in fleets}
         self._tally = {"busy_s": 0.0, "slow": 0.0}
 
     @asynccontextmanager
-    async def lease(self, owner: str, task: Task) -> AsyncIterator[MeasuredEnv]:
+    async def lease(self, owner: str, task: Task) -> AsyncIterator[TextEnvironment]:
         """A freshly leased environment; a broken or cancelled episode leaves no used sandbox behind.
 
         Raises:
             SandboxError: no sandbox can be had.
         """
+        if task.domain in self._outside:
+            async with self._outside[task.domain].lease(owner, task) as outside:
+                yield TimedEnv(outside, self._tally)
+            return
         fleet, slowness = self._fleets[task.domain], self._slowness[task.domain]
         sandbox = await fleet.lease(owner=owner, ttl_s=self._lease_s, timeout_s=self._wait_s)
         options = {FAULT_SEED: owner} if task.domain in self._faulty else {}
@@ -74,7 +82,48 @@ class FleetEnvironments:
         return dict(self._tally)
 
 
-class MeasuredEnv:
+class TimedEnv:
+    """An environment that adds the seconds of its calls to `busy_s`."""
+
+    def __init__(self, env: TextEnvironment, tally: dict[str, float]) -> None:
+        self._env = env
+        self._tally = tally
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """See `TextEnvironment`."""
+        began_s = time.perf_counter()
+        try:
+            return await self._env.reset(seed=seed, options=options)
+        finally:
+            self._tally["busy_s"] += time.perf_counter() - began_s
+
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """See `TextEnvironment`."""
+        began_s = time.perf_counter()
+        try:
+            return await self._env.step(action)
+        finally:
+            took_s = time.perf_counter() - began_s
+            self._tally["busy_s"] += took_s
+            self._took(took_s)
+
+    async def conclude(self) -> tuple[float, dict[str, Any]]:
+        """See `Concludes`; nothing where the environment cannot."""
+        if not isinstance(self._env, Concludes):
+            return 0.0, {}
+        began_s = time.perf_counter()
+        try:
+            return await self._env.conclude()
+        finally:
+            self._tally["busy_s"] += time.perf_counter() - began_s
+
+    def _took(self, step_s: float) -> None:
+        """Told of every step."""
+
+
+class MeasuredEnv(TimedEnv):
     """The environment of one leased sandbox, with an eye on how long its steps take."""
 
     def __init__(
@@ -86,32 +135,19 @@ class MeasuredEnv:
         options: Mapping[str, Any],
     ) -> None:
         """`options` are added to those of every reset."""
+        super().__init__(env, tally)
         self.slow = False
         """Its steps take much longer than those of its peers at the same time."""
-        self._env = env
         self._sandbox_id = sandbox_id
         self._slowness = slowness
-        self._tally = tally
         self._options = options
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """See `RemoteEnv.reset`."""
-        began_s = time.perf_counter()
-        try:
-            return await self._env.reset(seed, {**(options or {}), **self._options})
-        finally:
-            self._tally["busy_s"] += time.perf_counter() - began_s
+        return await super().reset(seed=seed, options={**(options or {}), **self._options})
 
-    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """See `RemoteEnv.step`."""
-        began_s = time.perf_counter()
-        try:
-            result = await self._env.step(action)
-        finally:
-            took_s = time.perf_counter() - began_s
-            self._tally["busy_s"] += took_s
-        if isinstance(self._slowness.observe(self._sandbox_id, took_s, time.monotonic()), Suspected):
+    def _took(self, step_s: float) -> None:
+        if isinstance(self._slowness.observe(self._sandbox_id, step_s, time.monotonic()), Suspected):
             self.slow = True
-        return result

@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rocknroll.envs.text import Task
+from rocknroll.envs.text import Concludes, Places, Task, TextEnvironment
 from rocknroll.sandbox.errors import EnvError
 from rocknroll.trainer.engines.base import Engine, EngineError, Generation, Request, Sampling
 from rocknroll.trainer.render import PolicyError, Renderer
@@ -33,23 +33,6 @@ KNOWN_COMMANDS = 65_536
 """Commands whose tokens are remembered: the same few thousand are offered turn after turn."""
 REDOS = 8
 """Times that one turn begins anew because new weights cut it off: more means that they come faster than turns end."""
-
-
-class Environment(Protocol):
-    """A Gymnasium text environment that lives elsewhere."""
-
-    async def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]: ...
-
-    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
-
-
-class Environments(Protocol):
-    """Where episodes get their environment: leased for one episode, given back at its end."""
-
-    def lease(self, owner: str, task: Task) -> AbstractAsyncContextManager[Environment]:
-        """An environment for `task`. Raises SandboxError when none can be had."""
 
 
 class Rewards(Protocol):
@@ -98,6 +81,7 @@ class _Record:
     said: list[TextTurn] = field(default_factory=list)
     """The turns as text."""
     timings_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    measured: dict[str, float] = field(default_factory=dict)
 
     def observe(self, ids: list[int]) -> None:
         self.tokens += ids
@@ -127,7 +111,7 @@ class Player:
 
     def __init__(
         self,
-        environments: Environments,
+        environments: Places,
         engine: Engine,
         renderer: Renderer,
         options: PlayOptions,
@@ -198,6 +182,7 @@ class Player:
             cause=cause,
             domain=task.domain,
             timings_s=dict(record.timings_s),
+            measured=record.measured,
         )
 
     async def _episode(self, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
@@ -216,7 +201,7 @@ class Player:
         last = record.turns[-1]
         record.turns[-1] = replace(last, reward=last.reward + reward.value)
 
-    async def _in_time(self, environment: Environment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
+    async def _in_time(self, environment: TextEnvironment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
         """The turns under the episode's deadline; a deadline inside the lease leaves the sandbox time to go."""
         limit_s = self._options.timeout_s
         deadline = asyncio.timeout(None if math.isinf(limit_s) else limit_s)
@@ -232,14 +217,14 @@ class Player:
                 f" {len(record.turns) + 1}: {spent or 'nothing was answered'}"
             ) from None
 
-    async def _turns(self, environment: Environment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
+    async def _turns(self, environment: TextEnvironment, plan: _Plan, record: _Record) -> tuple[Outcome, bool]:
         options = self._options
         with record.timed("environment"):
             observation, info = await environment.reset(options=plan.task.options)
         record.observe(self._renderer.first(observation))
         for turn in count():
             if len(record.tokens) + options.max_action_tokens > options.max_length:
-                return Outcome.TRUNCATED, False
+                return await self._conclude(environment, record)
             with record.timed("generate"):
                 generation = await self._generate(self._request(plan, turn, record, info))
             start = len(record.tokens)
@@ -250,14 +235,25 @@ class Player:
                 observation, reward, terminated, truncated, info = await environment.step(command)
             record.said.append(TextTurn(seen, command, float(reward)))
             record.turns.append(self._turn(start, len(record.tokens), float(reward), before, info))
-            if terminated:
-                return Outcome.COMPLETED, bool(info.get("won", reward > 0))
-            if truncated:
-                return Outcome.TRUNCATED, False
+            if terminated or truncated:
+                record.measured = measured(info)
+                won = bool(info.get("won", terminated and reward > 0))
+                return (Outcome.COMPLETED, won) if terminated else (Outcome.TRUNCATED, won)
             if generation.finish_reason == "length":
                 record.observe(list(self._renderer.close_ids))
             record.observe(self._renderer.following(observation))
         raise AssertionError("an episode ends by terminating, truncating or filling the context")
+
+    async def _conclude(self, environment: TextEnvironment, record: _Record) -> tuple[Outcome, bool]:
+        """The context is full: what was done so far counts, where the environment can judge that."""
+        if not isinstance(environment, Concludes) or not record.turns:
+            return Outcome.TRUNCATED, False
+        with record.timed("environment"):
+            reward, info = await environment.conclude()
+        record.measured = measured(info)
+        last = record.turns[-1]
+        record.turns[-1] = replace(last, reward=last.reward + reward)
+        return Outcome.TRUNCATED, bool(info.get("won", False))
 
     def _turn(self, start: int, end: int, reward: float, before: Mapping[str, Any], after: Mapping[str, Any]) -> Turn:
         """What an action brought; `before` and `after` are what the environment told around it."""
@@ -296,3 +292,16 @@ class Player:
             return self._renderer.action_ids(command)
         except PolicyError:
             return None
+
+
+def measured(info: Mapping[str, Any]) -> dict[str, float]:
+    """What an environment measured, from the last info of an episode.
+
+    Raises:
+        EnvError: it is not numbers by name.
+    """
+    metrics = info.get("metrics", {})
+    try:
+        return {str(name): float(value) for name, value in metrics.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise EnvError(f"a step returned the metrics {metrics!r}, which are not numbers by name") from None

@@ -95,6 +95,7 @@ async def grade(
     timeout_s: float = 1800.0,
     workdir: str = WORKDIR,
     rng: random.Random | None = None,
+    ask_anyway: bool = False,
 ) -> Grade:
     """Grade a patch.
 
@@ -102,11 +103,12 @@ async def grade(
         fresh: gives a fresh sandbox with the repository at the base commit in `workdir`; two are taken.
         timeout_s: of one run of the tests.
         rng: draws which tests are turned around; unpredictable unless given.
+        ask_anyway: run the tests for an empty patch, too, which are known to fail.
 
     Raises:
         SandboxError: a sandbox failed. RowError: the row cannot be graded: its gold or test patch or script is broken.
     """
-    if not patch.strip():
+    if not patch.strip() and not ask_anyway:
         return Grade(False, "empty patch")
     rng = rng or random.Random(secrets.randbits(64))
     gold, tests = touched(instance.gold_patch, "patch"), touched(instance.test_patch, "test_patch")
@@ -165,7 +167,8 @@ async def _prepare(
     marker = "/tmp/rocknroll-before"
     # Clocks of files tick every few milliseconds.
     await _run(place, workdir, ["sh", "-c", f"touch {marker} && sleep 0.05"])
-    await _apply(place, workdir, patch)
+    if patch.strip():
+        await _apply(place, workdir, patch)
     changed = await _names(place, workdir, f"find . -path ./.git -prune -o ! -type d -newer {marker} -printf '%P\\0'")
     changed += await _names(place, workdir, "git ls-files -z --deleted")
     links = await _names(place, workdir, f"find . -path ./.git -prune -o -type l -newer {marker} -printf '%P\\0'")
@@ -173,7 +176,7 @@ async def _prepare(
     for path in sorted(set(undo)):
         await _run(place, workdir, ["rm", "-rf", "--", path])
         if path in base:
-            await _run(place, workdir, ["git", "checkout", "-q", instance.base_commit, "--", path])
+            await _run(place, workdir, ["git", "checkout", "-q", "HEAD", "--", path])
     kept = [path for path in tests if path in base]
     if kept:
         await _run(place, workdir, ["git", "checkout", "-q", instance.base_commit, "--", *kept])
@@ -205,7 +208,7 @@ async def _ask(
 async def _apply(place: Workplace, workdir: str, patch: str) -> None:
     path = "/tmp/rocknroll.patch"
     text = patch if patch.endswith("\n") else f"{patch}\n"
-    await place.write(path, text.encode())
+    await place.write(path, text.encode(errors="surrogateescape"))
     said = []
     for command in _APPLY:
         done = await place.exec([*command, path], timeout_s=SETUP_TIMEOUT_S, cwd=workdir)

@@ -67,6 +67,8 @@ def script_of(instance: Instance, test_files: Sequence[str], workdir: str = WORK
         raise RowError(f"its eval_script does not mark its test command by {START!r} and {END!r}")
     # The markers stand in lines of their own: `: '…'` or `echo '…'`.
     setup = _without_patching(before.rpartition("\n")[0])
+    if workdir != WORKDIR:
+        setup = re.sub(rf"^\s*cd {WORKDIR}/?\s*$", "", setup, flags=re.MULTILINE)
     lines = command.partition("\n")[2].rpartition("\n")[0].strip()
     if not lines:
         raise RowError("its eval_script has no command between its markers")

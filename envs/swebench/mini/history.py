@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rocknroll.envs.text import EnvDataError
@@ -15,6 +15,19 @@ _AUTHOR = "mini-swe <mini-swe@rocknroll.invalid>"
 _BRANCH = "refs/heads/main"
 
 
+MAKE_REPOSITORY = """\
+set -e
+git init -q -b main --template=
+git config user.name mini-swe
+git config user.email mini-swe@rocknroll.invalid
+git config gc.auto 0
+git fast-import --quiet
+git reset -q --hard main
+git rev-parse HEAD
+"""
+"""Script that makes a repository in the current folder of what it reads (`stream_of`) and prints its last commit."""
+
+
 def make_repository(tree: Mapping[str, str], folder: Path) -> str:
     """Make a repository with this tree in an empty folder, checked out; returns the hash of its last commit.
 
@@ -23,12 +36,7 @@ def make_repository(tree: Mapping[str, str], folder: Path) -> str:
     Raises:
         EnvDataError: git is missing or refuses.
     """
-    _git(folder, "init", "-q", "-b", "main", "--template=")
-    with (folder / ".git" / "config").open("a") as config:
-        config.write("[user]\n\tname = mini-swe\n\temail = mini-swe@rocknroll.invalid\n[gc]\n\tauto = 0\n")
-    _git(folder, "fast-import", "--quiet", stdin=_stream(tree))
-    _git(folder, "reset", "-q", "--hard", "main")
-    return _git(folder, "rev-parse", "HEAD").strip()
+    return _run(["sh", "-c", MAKE_REPOSITORY], folder, stream_of(tree)).strip()
 
 
 def difference(after: Mapping[str, str], folder: Path) -> str:
@@ -49,8 +57,8 @@ def difference(after: Mapping[str, str], folder: Path) -> str:
     return found
 
 
-def _stream(tree: Mapping[str, str]) -> bytes:
-    """Input of `git fast-import`: the package's own files first, its tests last."""
+def stream_of(tree: Mapping[str, str]) -> bytes:
+    """Input of `git fast-import` for a tree: a commit for each file, those of `tests/` last."""
     parts: list[bytes] = []
     for number, path in enumerate(sorted(tree, key=lambda path: (path.startswith("tests/"), "/" in path, path))):
         content, message = tree[path].encode(), f"Add {path}".encode()
@@ -63,16 +71,18 @@ def _stream(tree: Mapping[str, str]) -> bytes:
     return b"".join(parts)
 
 
-def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> str:
+def _git(folder: Path, *arguments: str) -> str:
+    return _run(["git", *arguments], folder)
+
+
+def _run(command: Sequence[str], folder: Path, stdin: bytes = b"") -> str:
     # Nothing of the user's own configuration: it could change hashes and diffs.
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=folder, input=stdin, capture_output=True, check=True, env=environment
-        )
-    except FileNotFoundError:
-        raise EnvDataError("mini-swe needs git: install it, for example `apt-get install git`") from None
-    except subprocess.CalledProcessError as error:
+        done = subprocess.run(command, cwd=folder, input=stdin, capture_output=True, check=True, env=environment)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        if isinstance(error, FileNotFoundError) or error.returncode == 127:
+            raise EnvDataError("mini-swe needs git: install it, for example `apt-get install git`") from None
         said = error.stderr.decode(errors="replace").strip()
-        raise EnvDataError(f"git {arguments[0]} failed: {said}") from None
+        raise EnvDataError(f"git failed: {said}") from None
     return done.stdout.decode()
