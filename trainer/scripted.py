@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from rocknroll.envs.text import Concludes, EnvDataError, Family, Places, Task
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.recipe import Recipe
-from rocknroll.trainer.rollout.assembly import open_environments
 from rocknroll.trainer.rollout.episode import measured
 from rocknroll.trainer.rollout.faults import HOPELESS, INFRASTRUCTURE, cause_of, describe
+from rocknroll.trainer.rollout.opening import open_environments
 from rocknroll.trainer.trajectory import Outcome
 from rocknroll.trainer.ui import RunUI
 

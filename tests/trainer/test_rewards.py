@@ -16,9 +16,9 @@ import psutil
 import pytest
 from pebble.pool.process import PoolManager
 
+from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
 from rocknroll.envs.text import Task
 from rocknroll.trainer.errors import RecipeError
-from rocknroll.trainer.rewards.timeouts import AdaptiveTimeouts
 from rocknroll.trainer.rewards.workers import EpisodeText, Reward, RewardFailed, RewardWorkers, TextTurn
 
 EPISODE = EpisodeText((TextTurn("o", "look", 0.5),), success=True)

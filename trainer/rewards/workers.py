@@ -19,10 +19,10 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
+from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
 from rocknroll.envs.text import Task
 from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.rewards.evaluation import Evaluated, complaint, evaluate, prepare
-from rocknroll.trainer.rewards.timeouts import AdaptiveTimeouts
 
 REMEMBERED = 1024
 """Evaluations over which quantiles of their duration are taken."""

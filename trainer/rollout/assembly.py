@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocknroll.envs import faulty
 from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
-from rocknroll.envs.text import OutsideFamily
 from rocknroll.sandbox.fleet import Fleet
-from rocknroll.sandbox.runtimes.process import ProcessRuntime
-from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
-from rocknroll.trainer.domains import Domain, Domains
+from rocknroll.trainer.domains import Domains
 from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.engines.pool import EnginePool
 from rocknroll.trainer.policy import load_policy
-from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe, RewardSection
+from rocknroll.trainer.recipe import Recipe, RewardSection
 from rocknroll.trainer.rewards.workers import RewardWorkers
 from rocknroll.trainer.rollout.barrier import TurnBarrier
 from rocknroll.trainer.rollout.environments import FleetEnvironments
@@ -28,16 +24,10 @@ from rocknroll.trainer.rollout.episode import Player, PlayOptions
 from rocknroll.trainer.rollout.faults import FailureWindow
 from rocknroll.trainer.rollout.loop import Journal, RolloutLoop
 from rocknroll.trainer.rollout.meter import Meter, Reading
+from rocknroll.trainer.rollout.opening import open_environments
 from rocknroll.trainer.rollout.players import DomainPlayers
 from rocknroll.trainer.rollout.scheduler import Scheduler, SchedulerOptions
 from rocknroll.trainer.trajectory import Group
-
-RESTARTS = RestartPolicy(limit=200, backoff_limit_s=1.0)
-"""A slot that loses its sandbox again and again is not given up in the middle of a run, for what a run bears is
-said by its failure rate; a fleet in which nothing starts any more is still found out within minutes."""
-
-NAME_CHARS = 40
-"""That the name of a sandbox may have."""
 
 
 @dataclass(frozen=True)
@@ -119,41 +109,6 @@ async def assemble(
 
 
 @asynccontextmanager
-async def open_environments(
-    recipe: Recipe, domains: Domains
-) -> AsyncIterator[tuple[Mapping[str, Fleet], FleetEnvironments]]:
-    """Where the recipe's episodes are played, and the fleets of the domains that have one."""
-    async with AsyncExitStack() as stack:
-        fleets = {
-            domain.name: await stack.enter_async_context(
-                Fleet(
-                    sandbox_spec(domain),
-                    size=_sandboxes(domain, recipe),
-                    runtime=ProcessRuntime(),
-                    store=None,
-                )
-            )
-            for domain in domains
-            if not isinstance(domain.family, OutsideFamily)
-        }
-        outside = {
-            domain.name: await stack.enter_async_context(domain.family.places(_sandboxes(domain, recipe)))
-            for domain in domains
-            if isinstance(domain.family, OutsideFamily)
-        }
-        environments = FleetEnvironments(
-            fleets,
-            lease_s=recipe.sandbox.lease_s,
-            step_timeout_s=recipe.sandbox.step_timeout_s,
-            reset_timeout_s=recipe.sandbox.reset_timeout_s,
-            wait_s=recipe.rollout.episode_timeout_s,
-            faulty=[domain.name for domain in domains if _is_faulty(domain.section.env)],
-            outside=outside,
-        )
-        yield fleets, environments
-
-
-@asynccontextmanager
 async def reward_workers(section: RewardSection) -> AsyncIterator[RewardWorkers | None]:
     """The processes that compute the recipe's own reward; None where it has none.
 
@@ -194,24 +149,6 @@ def make_engine(recipe: Recipe, model: Any, max_length: int) -> EnginePool:
     return EnginePool(make, replicas=section.replicas, restarts=section.restarts, cores=section.cores)
 
 
-def sandbox_spec(domain: Domain) -> SandboxSpec:
-    """A sandbox that plays the domain, under the faults that the recipe asks for."""
-    env, family = domain.section.env, domain.family
-    entry_point, kwargs = family.entry_point, dict(family.env_kwargs())
-    modules: tuple[str, ...] = ()
-    if _is_faulty(env):
-        modules = (entry_point.partition(":")[0],)
-        kwargs = {"entry_point": entry_point, "kwargs": kwargs, "faults": env.faults.model_dump()}
-        entry_point = faulty.ENTRY_POINT
-    return SandboxSpec(
-        name=domain.title.replace(":", ".")[-NAME_CHARS:],
-        env=EnvSpec(entry_point=entry_point, kwargs=kwargs, modules=modules),
-        reuse="reset",
-        readable=tuple(family.data_folders()),
-        restart=RESTARTS,
-    )
-
-
 def play_options(recipe: Recipe, max_length: int) -> PlayOptions:
     """How episodes are played."""
     rollout = recipe.rollout
@@ -225,11 +162,3 @@ def play_options(recipe: Recipe, max_length: int) -> PlayOptions:
         progress_reward=rollout.progress_reward,
         timeout_s=rollout.episode_timeout_s,
     )
-
-
-def _sandboxes(domain: Domain, recipe: Recipe) -> int:
-    return domain.section.sandboxes or recipe.sandbox.count
-
-
-def _is_faulty(env: EnvSection) -> bool:
-    return env.faults != FaultsSection()

@@ -22,6 +22,7 @@ from rocknroll.envs.swebench.grading.control import to_undo
 from rocknroll.envs.swebench.grading.script import WORKDIR, Script, script_of
 from rocknroll.envs.swebench.instance import Instance, RowError
 from rocknroll.envs.swebench.logs import parser_of
+from rocknroll.sandbox.errors import ExecFailed
 from rocknroll.sandbox.results import ExecResult
 
 OUTPUT_BYTES = 4 << 20
@@ -211,7 +212,11 @@ async def _apply(place: Workplace, workdir: str, patch: str) -> None:
     await place.write(path, text.encode(errors="surrogateescape"))
     said = []
     for command in _APPLY:
-        done = await place.exec([*command, path], timeout_s=SETUP_TIMEOUT_S, cwd=workdir)
+        try:
+            done = await place.exec([*command, path], timeout_s=SETUP_TIMEOUT_S, cwd=workdir)
+        except ExecFailed as absent:  # not every image has `patch`
+            said.append(str(absent))
+            continue
         if done.exit_code == 0:
             return
         said.append(f"{' '.join(command)}: {(done.stderr or done.stdout).decode(errors='replace').strip()}")

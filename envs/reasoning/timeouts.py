@@ -1,4 +1,4 @@
-"""How long the reward of a task may take to compute. Pure: no clock, no processes.
+"""How long the answer to a task may take to evaluate. Pure: no clock, no processes.
 
 T = min(max(T_min, λ · T_anchor), T_max), where T_anchor is the longest evaluation of a *correct*
 answer to that task so far; without one, T = T_max (RollPacker, arXiv 2509.21009).
@@ -24,8 +24,8 @@ class AdaptiveTimeouts:
     def __post_init__(self) -> None:
         if not 0 < self.minimum_s <= self.maximum_s:
             raise ValueError(
-                f"`reward.min_timeout_s` ({self.minimum_s}) must be above 0 and not above `reward.max_timeout_s`"
-                f" ({self.maximum_s})"
+                f"the shortest timeout ({self.minimum_s:g} s) must be above 0 and not above the longest"
+                f" ({self.maximum_s:g} s)"
             )
 
     def timeout_s(self, task_id: str) -> float:
