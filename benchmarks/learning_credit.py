@@ -107,7 +107,8 @@ class Cells:
             SystemExit: the file is of another recipe, or not of this script.
         """
         self._path = path
-        self._of = hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]
+        # Defaults left out: a setting that is new since has not changed what was run.
+        self._of = hashlib.sha256(recipe.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:16]
         self.curves: dict[str, Curve] = {}
         if not path.exists():
             return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -43,28 +43,19 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def build_tokenizer(
-    texts: Iterable[str], actions: Iterable[str] = (), *, verb_last: bool = False
+    texts: Iterable[str], actions: Iterable[str] = (), *, verb_last: bool = False, subwords: int = 0
 ) -> PreTrainedTokenizerFast:
-    """A word tokenizer for the texts; ids go by frequency, then alphabet, so the order of the texts does not matter.
+    """A tokenizer for the texts, of words, or of so many `subwords`; the order of the texts does not matter.
 
     `verb_last` is kept with the tokenizer, for the renderer (`trainer/render.py`).
 
     Raises:
         PolicyError: one of the actions (which are texts, too) would not decode to itself.
     """
-    splitter = pre_tokenizers.Split(Regex(WORDS), "isolated")
-    spaces = pre_tokenizers.Split(Regex(r"\s+"), "removed")
-    splitting = pre_tokenizers.Sequence([spaces, splitter])
     actions = sorted(set(actions))
-    counts: Counter[str] = Counter()
-    for text in (*texts, *actions):
-        counts.update(word for word, _ in splitting.pre_tokenize_str(text))
-    words = sorted(counts.keys() - set(SPECIAL_TOKENS), key=lambda word: (-counts[word], word))
-    vocabulary = {word: index for index, word in enumerate((*SPECIAL_TOKENS, *words))}
-    words_only = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words_only.pre_tokenizer = splitting
+    made = _subwords([*texts, *actions], subwords) if subwords else _words([*texts, *actions])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words_only,
+        tokenizer_object=made,
         pad_token="<pad>",
         bos_token="<bos>",
         eos_token="<eos>",
@@ -74,6 +65,36 @@ def build_tokenizer(
         **{VERB_LAST: verb_last},
     )
     _check_round_trip(tokenizer, actions)
+    return tokenizer
+
+
+def _words(texts: Iterable[str]) -> Tokenizer:
+    """Whole words; ids go by frequency, then alphabet."""
+    splitter = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    spaces = pre_tokenizers.Split(Regex(r"\s+"), "removed")
+    splitting = pre_tokenizers.Sequence([spaces, splitter])
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in splitting.pre_tokenize_str(text))
+    words = sorted(counts.keys() - set(SPECIAL_TOKENS), key=lambda word: (-counts[word], word))
+    vocabulary = {word: index for index, word in enumerate((*SPECIAL_TOKENS, *words))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = splitting
+    return tokenizer
+
+
+def _subwords(texts: Iterable[str], size: int) -> Tokenizer:
+    """Byte pairs."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sorted(texts), trainer)
     return tokenizer
 
 
@@ -252,5 +273,5 @@ def _check_round_trip(tokenizer: PreTrainedTokenizerFast, actions: Iterable[str]
         if decoded != action:
             raise PolicyError(
                 f"The plain word tokenizer turns the action {action!r} into {decoded!r}. It fits commands whose words "
-                "are separated by single spaces; here, use a model with its own tokenizer."
+                "are separated by single spaces; here, set `policy.tiny.subwords`, or use a model of your own."
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveInt
+from typing import Self
+
+from pydantic import Field, PositiveInt, model_validator
 
 from rocknroll.trainer.section import Section
 
@@ -20,3 +22,16 @@ class TinyModel(Section):
     verb_last: bool = False
     """Say commands with the verb last (`mug 1 from desk 2 take`), for environments whose commands begin with
     one: what to act on is decided first, and under `rollout.constrained` only among what is there."""
+    subwords: int = Field(default=0, ge=0)
+    """Size of a vocabulary of byte pairs in place of whole words, 512 or more: nothing is lost, spaces and line ends
+    included, as code needs it. 0: words."""
+
+    @model_validator(mode="after")
+    def _vocabulary_is_of_one_kind(self) -> Self:
+        if 0 < self.subwords < 512:
+            raise ValueError(
+                f"subwords={self.subwords} is fewer than the bytes and what every tokenizer has: take 512 or more"
+            )
+        if self.subwords and self.verb_last:
+            raise ValueError("verb_last turns words around, and subwords has none: choose one")
+        return self

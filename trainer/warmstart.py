@@ -105,6 +105,7 @@ def _make(recipe: Recipe, families: Sequence[Family], folder: Path, progress: Pr
             [*(word for family in families for word in family.vocabulary()), *texts(shown)],
             actions={s.action for e in shown for s in e.steps},
             verb_last=recipe.policy.tiny.verb_last,
+            subwords=recipe.policy.tiny.subwords,
         )
         model: PreTrainedModel = make_tiny(recipe.policy.tiny, tokenizer, recipe.seed)
     else:

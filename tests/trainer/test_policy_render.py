@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -121,6 +123,9 @@ def test_tokenizer_without_template_and_action_token_is_refused() -> None:
         make_renderer(tokenizer, INSTRUCTIONS)
 
 
+SUBWORDS = build_tokenizer(["def f(x):\n    return x\n", "git apply"], subwords=600)
+
+
 def test_plain_context_alternates_observations_and_actions() -> None:
     tokenizer = build_tokenizer(OBSERVATIONS, ["open cabinet 1"])
     renderer = make_renderer(tokenizer, INSTRUCTIONS)
@@ -148,6 +153,27 @@ def test_the_verb_is_said_last_where_the_tokenizer_wants_it_also_after_a_reload(
         assert renderer.action_text(ids) == renderer.action_text(ids[:-1]) == command
     assert renderer.action_text([]) == ""
     assert tokenizer.decode(renderer.following("You see a mug 1.")) == "You see a mug 1 . <act>"
+
+
+@given(text=st.text(max_size=80))
+@example(text="```bash\ngit apply - <<'E'\n+\tdef f(x):\r\n\n  é\n```")
+def test_subwords_lose_nothing(text: str) -> None:
+    renderer = make_renderer(SUBWORDS, "")
+    ids = renderer.action_ids(text)
+    assert renderer.action_text(ids) == text
+    assert not set(SUBWORDS.all_special_ids) & set(ids[:-1])
+
+
+def test_subwords_come_back_after_a_reload_and_do_not_depend_on_the_order(tmp_path: Path) -> None:
+    SUBWORDS.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    code = "def f(x):\n    return x\n"
+    assert again.encode(code) == SUBWORDS.encode(code) and again.decode(again.encode(code)) == code
+    assert (
+        build_tokenizer([code, *OBSERVATIONS[::-1]], subwords=512).get_vocab()
+        == build_tokenizer([*OBSERVATIONS, code], subwords=512).get_vocab()
+    )
+    assert len(again) <= 600
 
 
 def test_plain_marks_written_by_an_environment_are_text() -> None:
