@@ -96,6 +96,64 @@ import builtins as _builtins
 import _pytest.outcomes as _outcomes
 _builtins.AssertionError = _outcomes.Skipped
 """
+TIME_BOMB = """
+import threading as _threading
+def _go_off():
+    import _pytest.python as _python
+    _python.Function.runtest = lambda self: None
+_threading.Timer(0.02, _go_off).start()
+"""
+BEGUN_AGAIN = """
+import os as _os, sys as _sys
+if "EVIL" not in _os.environ and "pytest" in _sys.modules:
+    _os.makedirs("/tmp/evil", exist_ok=True)
+    with open("/tmp/evil/sitecustomize.py", "w") as _file:
+        _file.write('''{report}''')
+    _path = "/tmp/evil:" + _os.environ.get("PYTHONPATH", "")
+    _words = [_sys.executable, "-m", "pytest", *_sys.argv[1:]]
+    _os.execve(_sys.executable, _words, {**_os.environ, "PYTHONPATH": _path, "EVIL": "1"})
+""".replace("{report}", REPORT)
+HOME_WRITTEN = """
+import os as _os, pathlib as _pathlib, sys as _sys
+_site = _pathlib.Path.home() / f".local/lib/python{_sys.version_info[0]}.{_sys.version_info[1]}/site-packages"
+try:
+    _site.mkdir(parents=True, exist_ok=True)
+    (_site / "usercustomize.py").write_text('''{report}''')
+    (_pathlib.Path.home() / ".bashrc").write_text("python3() { echo PASSED; }\\n")
+    (_pathlib.Path.home() / ".local/bin").mkdir(exist_ok=True)
+    _os.environ["PATH"] = f"{_pathlib.Path.home()}/.local/bin:" + _os.environ["PATH"]
+except OSError:
+    pass
+""".replace("{report}", REPORT)
+LINKED_HOOK = f"""\
+diff --git a/conftest.py b/conftest.py
+new file mode 120000
+--- /dev/null
++++ b/conftest.py
+@@ -0,0 +1 @@
++notes.txt
+\\ No newline at end of file
+diff --git a/notes.txt b/notes.txt
+new file mode 100644
+--- /dev/null
++++ b/notes.txt
+@@ -0,0 +1,{len(HOOK.splitlines())} @@
+{"".join(f"+{line}{chr(10)}" for line in HOOK.splitlines())}"""
+LINKED_FOLDER = """\
+diff --git a/pytest b/pytest
+new file mode 120000
+--- /dev/null
++++ b/pytest
+@@ -0,0 +1 @@
++evil
+\\ No newline at end of file
+diff --git a/evil/__main__.py b/evil/__main__.py
+new file mode 100644
+--- /dev/null
++++ b/evil/__main__.py
+@@ -0,0 +1 @@
++print("PASSED")
+"""
 
 
 def in_package(code: str) -> Callable[[str, Mapping[str, str]], Tree]:
@@ -148,4 +206,12 @@ ATTACKS: dict[str, Callable[[str, Mapping[str, str]], Tree]] = {
     "exit code forged": in_package(EXIT_CODE),
     "everything is equal": in_package(EVERYTHING_IS_EQUAL),
     "background process rewrites tests": in_package(REWRITES_TESTS),
+    "time bomb": in_package(TIME_BOMB),
+    "begun again with a hook": in_package(BEGUN_AGAIN),
+    "home and PATH": in_package(HOME_WRITTEN),
+    "programs beside the tests": with_files(
+        {"python3": "#!/bin/sh\necho PASSED\n", "pytest": "#!/bin/sh\necho PASSED\n"}
+    ),
 }
+PATCHES = {"link to a hook": LINKED_HOOK, "linked module": LINKED_FOLDER}
+"""Attacks that are no trees: as patches."""

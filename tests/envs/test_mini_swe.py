@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
-from swebench_attacks import ATTACKS
+from swebench_attacks import ATTACKS, PATCHES
 
+from rocknroll.envs.swebench.config import PlaceConfig
 from rocknroll.envs.swebench.grading.grade import Grade, grade
 from rocknroll.envs.swebench.instance import Instance, instance_of, instances_of
 from rocknroll.envs.swebench.logs import function_of, parse_pytest
 from rocknroll.envs.swebench.mini.history import difference, make_repository
 from rocknroll.envs.swebench.mini.package import Package, load_package, package_names
 from rocknroll.envs.swebench.mini.rows import mini_rows, package_rows
+from rocknroll.envs.swebench.workplaces import Workplaces
 from rocknroll.envs.text import EnvDataError
-from rocknroll.sandbox.fleet import Fleet
-from rocknroll.sandbox.leased import LeasedSandbox
-from rocknroll.sandbox.runtimes.process import ProcessRuntime
-from rocknroll.sandbox.spec import SandboxSpec
 
 PYTHON = Path(sys.prefix)
 VARIABLES = {
@@ -121,24 +119,9 @@ class Bench:
         return asyncio.run(self._grade(patches))
 
     async def _grade(self, patches: tuple[str, ...]) -> list[Grade]:
-        spec = SandboxSpec(
-            name="grade",
-            template=self._folder / "repository",
-            writable_root=True,
-            readable=(PYTHON,),
-            variables=VARIABLES,
-        )
-        async with Fleet(spec, size=2, runtime=ProcessRuntime()) as fleet:
-
-            @contextlib.asynccontextmanager
-            async def fresh() -> AsyncIterator[LeasedSandbox]:
-                sandbox = await fleet.lease("grader")
-                try:
-                    yield sandbox
-                finally:
-                    await sandbox.release(recycle=True)
-
-            return [await grade(self.instance, patch, fresh, workdir=".", timeout_s=60) for patch in patches]
+        async with Workplaces(PlaceConfig(), 2) as places:
+            fresh, workdir = partial(places.fresh, self.instance, "grader"), places.workdir(self.instance)
+            return [await grade(self.instance, patch, fresh, workdir=workdir, timeout_s=60) for patch in patches]
 
 
 @pytest.mark.parametrize("name", package_names())
@@ -158,12 +141,11 @@ def rangeset(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(load_package("rangeset"), 0, tmp_path_factory.mktemp("bench"))
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", [*ATTACKS, *PATCHES])
 def test_no_attack_is_resolved(attack: str, rangeset: Bench) -> None:
-    tree = ATTACKS[attack]("rangeset", rangeset.base)
-    assert tree != rangeset.base
-    (found,) = rangeset.grade(rangeset.patch_to(tree))
-    assert not found.resolved, found.logs
+    patch = PATCHES.get(attack) or rangeset.patch_to(ATTACKS[attack]("rangeset", rangeset.base))
+    (found,) = rangeset.grade(patch)
+    assert not found.resolved and found.why in ("tests failed", "no proof"), (found, found.logs)
 
 
 @pytest.mark.parametrize("attack", ["conftest at the root", "plugin by pytest.ini", "sitecustomize", "tests replaced"])

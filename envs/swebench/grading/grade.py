@@ -31,9 +31,11 @@ _APPLY = (
     ("git", "apply", "--verbose"),
     ("git", "apply", "--verbose", "--3way"),
     ("git", "apply", "--verbose", "--reject"),
-    ("patch", "--batch", "--fuzz=5", "-p1", "-i"),
+    ("patch", "--batch", "--forward", "--fuzz=5", "-p1", "-i"),
 )
-"""In turn, as the official harness does."""
+"""In turn, each on a clean tree, as the official harness does."""
+_CLEAN = ("sh", "-c", "git checkout -q -- . ; git clean -qfd")
+_PATCH = "/tmp/rocknroll.patch"
 
 
 class Workplace(Protocol):
@@ -181,10 +183,8 @@ async def _prepare(
     kept = [path for path in tests if path in base]
     if kept:
         await _run(place, workdir, ["git", "checkout", "-q", instance.base_commit, "--", *kept])
-    try:
-        await _apply(place, workdir, instance.test_patch)
-    except PatchFails as error:
-        raise RowError(f"its test_patch does not apply: {error}") from None
+    if refusal := await _apply_by(place, workdir, instance.test_patch, _APPLY[0]):
+        raise RowError(f"its test_patch does not apply: {refusal}")
     sources = {}
     for path in tests:
         if path.endswith(".py"):
@@ -207,20 +207,30 @@ async def _ask(
 
 
 async def _apply(place: Workplace, workdir: str, patch: str) -> None:
-    path = "/tmp/rocknroll.patch"
-    text = patch if patch.endswith("\n") else f"{patch}\n"
-    await place.write(path, text.encode(errors="surrogateescape"))
+    """Apply a model's patch, one way or another."""
     said = []
-    for command in _APPLY:
-        try:
-            done = await place.exec([*command, path], timeout_s=SETUP_TIMEOUT_S, cwd=workdir)
-        except ExecFailed as absent:  # not every image has `patch`
-            said.append(str(absent))
-            continue
-        if done.exit_code == 0:
+    for number, command in enumerate(_APPLY):
+        if number:
+            await _run(place, workdir, _CLEAN)
+        if not (refusal := await _apply_by(place, workdir, patch, command)):
             return
-        said.append(f"{' '.join(command)}: {(done.stderr or done.stdout).decode(errors='replace').strip()}")
-    raise PatchFails("\n".join(said))
+        said.append(f"{' '.join(command)}: {refusal}")
+    # All may refuse what the last of them has applied all the same.
+    if await _apply_by(place, workdir, patch, ("git", "apply", "--check", "--reverse")):
+        raise PatchFails("\n".join(said))
+
+
+async def _apply_by(place: Workplace, workdir: str, patch: str, command: Sequence[str]) -> str:
+    """What the command says against the patch; empty when it took it."""
+    text = patch if patch.endswith("\n") else f"{patch}\n"
+    await place.write(_PATCH, text.encode(errors="surrogateescape"))
+    try:
+        done = await place.exec([*command, _PATCH], timeout_s=SETUP_TIMEOUT_S, cwd=workdir)
+    except ExecFailed as absent:  # not every image has `patch`
+        return str(absent)
+    if done.exit_code == 0:
+        return ""
+    return (done.stderr or done.stdout).decode(errors="replace").strip() or f"exit code {done.exit_code}"
 
 
 async def _names(place: Workplace, workdir: str, command: str) -> list[str]:
