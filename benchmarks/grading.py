@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,31 +52,43 @@ ATTACKED = "rocknroll/rangeset"
 
 @dataclass
 class Meter:
-    """CPU and wall seconds of what happened inside `with meter.on():`."""
+    """Seconds of what happened inside `with meter.on():`."""
 
+    container_s: list[float] = field(default_factory=list)
+    """CPU of all containers."""
     cpu_s: list[float] = field(default_factory=list)
+    """CPU of containers and of what drives them."""
     wall_s: list[float] = field(default_factory=list)
 
     @contextmanager
-    def on(self, gradings: int) -> Any:
-        cpu, wall = cpu_seconds(), time.perf_counter()
+    def on(self) -> Iterator[None]:
+        containers, own, wall = container_seconds(), own_seconds(), time.perf_counter()
         yield
-        self.cpu_s.append((cpu_seconds() - cpu) / gradings)
-        self.wall_s.append((time.perf_counter() - wall) / gradings)
+        self.container_s.append(container_seconds() - containers)
+        self.cpu_s.append(self.container_s[-1] + own_seconds() - own)
+        self.wall_s.append(time.perf_counter() - wall)
+
+    def figures(self, who: str) -> dict[str, list[float]]:
+        return {
+            f"{who}_container_s": spread(self.container_s),
+            f"{who}_cpu_s": spread(self.cpu_s),
+            f"{who}_wall_s": spread(self.wall_s),
+        }
 
 
-def cpu_seconds() -> float:
-    """Of this process, of its children that ended, and of all containers that ever were."""
-    own = sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+def own_seconds() -> float:
+    """CPU of this process and of its children that ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def container_seconds() -> float:
+    """CPU of all containers that ever were."""
     first = Path("/sys/fs/cgroup/cpuacct/docker/cpuacct.usage")
     if first.exists():
-        return own + int(first.read_text()) / 1e9
-    second = Path("/sys/fs/cgroup/system.slice/cpu.stat")
-    usage = dict(line.split() for line in second.read_text().splitlines())
-    return own + int(usage["usage_usec"]) / 1e6
+        return int(first.read_text()) / 1e9
+    stat = Path("/sys/fs/cgroup/docker/cpu.stat").read_text()
+    return int(dict(line.split() for line in stat.splitlines())["usage_usec"]) / 1e6
 
 
 class Official:
@@ -95,7 +107,7 @@ class Official:
         predictions.write_text(json.dumps(made) + "\n")
         command = [self._python, "-m", "swebench.harness.run_evaluation", "-d", rows, "-p", predictions, "-id", name]
         command += ["--max_workers", "1", "-t", str(TIMEOUT_S)]
-        with self._meter.on(1):
+        with self._meter.on():
             done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
         reports = list(self._folder.rglob(f"*{name}.json"))
         if done.returncode or not reports:
@@ -109,7 +121,7 @@ class Official:
 async def ours(places: Workplaces, instance: Instance, patch: str, meter: Meter) -> tuple[bool, int]:
     """Verdict and marks of cheating."""
     job = Job("patch", instance, patch)
-    with meter.on(1):
+    with meter.on():
         (found,) = (await grade_all([job], places, 1, Record(None), timeout_s=TIMEOUT_S)).values()
     if found.error:
         sys.exit(f"{instance.id}: {found.error}: {found.text}")
@@ -140,7 +152,7 @@ def attacks(row: Mapping[str, Any]) -> dict[str, str]:
 
 async def compare(
     official: Official, theirs: Meter, rows: Sequence[dict[str, Any]], wanted_attacks: int
-) -> dict[str, Any]:
+) -> tuple[dict[str, float], dict[str, Any]]:
     """Both on everything."""
     mine, disagreements, verdicts = Meter(), [], []
     async with Workplaces(PlaceConfig(runtime="docker"), 4) as places:
@@ -153,8 +165,11 @@ async def compare(
             print(f"{instance.id} {name}: ours {own}, official {their}", file=sys.stderr, flush=True)
             if own != their:
                 disagreements.append(f"{instance.id} {name}: ours {own}, official {their}")
-        cpu = {"ours": list(mine.cpu_s), "official": list(theirs.cpu_s)}
-        wall = {"ours": list(mine.wall_s), "official": list(theirs.wall_s)}
+        measured = {**mine.figures("ours"), **theirs.figures("official")}
+        ratios = {
+            "container_cpu_over_official": median_ratio(mine.container_s, theirs.container_s),
+            "cpu_over_official": median_ratio(mine.cpu_s, theirs.cpu_s),
+        }
         resolved: dict[str, list[str]] = {"ours": [], "official": []}
         attacked = next(row for row in rows if row["repo"] == ATTACKED)
         target = replace(instance_of(attacked), tree=None)
@@ -163,16 +178,19 @@ async def compare(
             print(f"attack {name}: ours {own} (cheating {marks}), official {their}", file=sys.stderr, flush=True)
             resolved["ours"] += [name] * own
             resolved["official"] += [name] * their
-    return {
+    return ratios, {
         "graded": len(verdicts),
         "gold_resolved": sum(own for name, own in verdicts if name == "gold"),
         "disagreements": disagreements,
         "attacks": min(wanted_attacks, len(ATTACKS) + len(PATCHES)),
         "attacks_resolved": resolved,
-        **{f"{who}_cpu_s": spread(found) for who, found in cpu.items()},
-        **{f"{who}_wall_s": spread(found) for who, found in wall.items()},
-        "cpu_ratios": spread([own / their for own, their in zip(cpu["ours"], cpu["official"], strict=True)]),
+        **measured,
     }
+
+
+def median_ratio(own: Sequence[float], their: Sequence[float]) -> float:
+    """Of the gradings of one patch."""
+    return round(statistics.median(a / b for a, b in zip(own, their, strict=True)), 3)
 
 
 def spread(values: Sequence[float]) -> list[float]:
@@ -200,8 +218,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         official = Official(arguments.official, Path(folder), theirs)
         wanted = 2 if arguments.quick else len(ATTACKS) + len(PATCHES)
-        figures = asyncio.run(compare(official, theirs, rows, wanted))
-    ratios = {"cpu_over_official": figures["cpu_ratios"][0]}
+        ratios, figures = asyncio.run(compare(official, theirs, rows, wanted))
     reporting.emit("grading", ratios, figures, arguments.json)
     return 0
 

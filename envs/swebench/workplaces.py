@@ -29,6 +29,8 @@ from rocknroll.sandbox.spec import DEFAULT_IMAGE, Resources, SandboxSpec
 WORKDIR = "/testbed"
 """Of the repository, in containers."""
 LEASE_S = 120.0
+START_PATIENCE_S = 300.0
+"""There are as many sandboxes as are held at once, so a longer wait means that none can be started."""
 SETUP_TIMEOUT_S = 120.0
 LARGEST_FILE_BYTES = 1 << 30
 
@@ -94,7 +96,7 @@ class Workplaces:
             ImageNotFound: its image is not here. SandboxError: no sandbox can be had.
         """
         fleet = await self._fleet(instance)
-        sandbox = await fleet.lease(owner, ttl_s=LEASE_S)
+        sandbox = await fleet.lease(owner, ttl_s=LEASE_S, timeout_s=START_PATIENCE_S)
         try:
             if instance.tree is not None:
                 await self._make_repository(sandbox, instance)

@@ -17,6 +17,7 @@ import pytest
 
 import rocknroll.envs  # noqa: F401
 from rocknroll.envs.registry import family
+from rocknroll.envs.swebench import campaign
 from rocknroll.envs.swebench.campaign import Job, Record, Result, grade_all
 from rocknroll.envs.swebench.config import PlaceConfig, SWEBenchConfig
 from rocknroll.envs.swebench.episode import Episode
@@ -185,6 +186,27 @@ def test_sandboxes_that_are_killed_every_time_give_no_verdict() -> None:
             with pytest.raises(SandboxError):
                 await episode.step(SUBMISSION)
             await episode.close()
+
+    asyncio.run(scenario())
+
+
+class Full(Workplaces):
+    """Gives sandboxes whose /tmp has no room left."""
+
+    @asynccontextmanager
+    async def fresh(self, instance: Instance, owner: str) -> AsyncIterator[LeasedSandbox]:
+        async with super().fresh(instance, owner) as sandbox:
+            await sandbox.exec("dd if=/dev/zero of=/tmp/fill bs=1M 2>/dev/null", timeout_s=60)
+            yield sandbox
+
+
+def test_a_full_disk_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "BACKOFF_S", 0.0)
+
+    async def scenario() -> None:
+        async with Full(PlaceConfig(), 4) as places:
+            found = await grade_gold(places, Record(None))
+            assert not found.resolved and not found.why and "space" in found.text.lower(), found
 
     asyncio.run(scenario())
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import docker
 import pytest
-from docker.errors import NotFound
+from containers import BASE
+from private_daemon import PrivateDaemon
 
+from rocknroll.envs.swebench import campaign, workplaces
 from rocknroll.envs.swebench.building import build_image
 from rocknroll.envs.swebench.campaign import Job, Record, Result, grade_all
 from rocknroll.envs.swebench.cleaning import REPOSITORY
@@ -26,9 +28,8 @@ from rocknroll.envs.swebench.mini.rows import package_rows
 from rocknroll.envs.swebench.protocol import SUBMISSION, as_action
 from rocknroll.envs.swebench.workplaces import Workplaces
 from rocknroll.sandbox.errors import RuntimeUnavailable
-from rocknroll.sandbox.runtimes.docker_daemon import DEFAULT_URL, connect
+from rocknroll.sandbox.leased import LeasedSandbox
 
-BASE = "rocknroll-base:local"
 CONFIG = PlaceConfig(runtime="docker", image=BASE)
 ROW = package_rows("rangeset")[0]
 WITH_TREE = instance_of(ROW)
@@ -42,27 +43,9 @@ new file mode 100644
 """
 
 
-def missing(what: str) -> NoReturn:
-    if os.environ.get("ROCKNROLL_REQUIRE_DOCKER"):
-        pytest.fail(f"ROCKNROLL_REQUIRE_DOCKER is set, but {what}")
-    pytest.skip(what)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[docker.APIClient]:
-    try:
-        client = connect(os.environ.get("DOCKER_HOST") or DEFAULT_URL)
-        client.inspect_image(BASE)
-    except RuntimeUnavailable as error:
-        missing(str(error))
-    except NotFound:
-        missing(f"there is no image {BASE}; .ci/docker-base makes it")
-    yield client
-    client.close()
-
-
 FUTURE = f"""\
-cd /testbed && git config user.name a && git config user.email b && git apply --index /gold.patch && rm /gold.patch &&
+cd /testbed && git reset -q --hard && git config user.name a && git config user.email b &&
+git apply --index /gold.patch && rm /gold.patch &&
 git commit -qm 'the fix' && git branch fixed && git tag -a v2 -m fixed &&
 git update-ref refs/remotes/origin/main HEAD &&
 git remote add origin https://example.invalid/x.git && git reset -q --hard {WITH_TREE.base_commit}
@@ -160,3 +143,38 @@ def test_a_daemon_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest
         return str(refused.value)
 
     assert "Docker" in asyncio.run(scenario())
+
+
+def test_a_daemon_that_is_stopped_while_grading_gives_no_verdict(
+    own_daemon: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes its containers along, and further attempts find no daemon."""
+    monkeypatch.setenv("DOCKER_HOST", own_daemon.url)
+    monkeypatch.setattr(campaign, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(workplaces, "START_PATIENCE_S", 5.0)
+    marker = ": '>>>>> Start"
+    slow = replace(WITH_TREE, eval_script=WITH_TREE.eval_script.replace(marker, f"sleep 60\n{marker}"))
+    begun = asyncio.Event()
+
+    class Watched(Workplaces):
+        @asynccontextmanager
+        async def fresh(self, instance: Instance, owner: str) -> AsyncIterator[LeasedSandbox]:
+            async with super().fresh(instance, owner) as sandbox:
+                begun.set()
+                yield sandbox
+
+    async def scenario() -> Result:
+        async with Watched(CONFIG, 4) as places:
+            job = Job("gold", slow, slow.gold_patch)
+            grading = asyncio.create_task(grade_all([job], places, 1, Record(None), timeout_s=120))
+            await begun.wait()
+            await asyncio.to_thread(own_daemon.end)
+            try:
+                (found,) = (await grading).values()
+            finally:
+                await asyncio.to_thread(own_daemon.start)
+            return found
+
+    found = asyncio.run(scenario())
+    assert not found.resolved and not found.why
+    assert found.error in ("SandboxLost", "LeaseLost", "LeaseTimeout"), found
