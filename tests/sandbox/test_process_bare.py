@@ -16,7 +16,8 @@ from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import EnvSpec, SandboxSpec
 
 PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")
-LOOK = f"{PYTHON} -c 'import sys, os; print(sys.path)'; {PYTHON} -c 'import rocknroll'; ls {Path(rocknroll.__file__).parent}"
+PACKAGE = Path(rocknroll.__file__).parent
+LOOK = f"{PYTHON} -c 'import sys; print(sys.path)'; {PYTHON} -c 'import rocknroll'; ls {PACKAGE}"
 
 
 @pytest.mark.asyncio

@@ -57,6 +57,7 @@ def published(client: docker.APIClient) -> Iterator[Instance]:
     """The instance without its tree, in an image by the published convention: with the fix in a later commit that has
     a branch, a tag, a remote and a reflog."""
     without_name = instance_of({**ROW, "image": None})
+    others = {image["Id"] for image in client.images(name=REPOSITORY)}
     name = build_image(client, without_name, BASE)
     made = client.create_container(name, ["sh", "-c", FUTURE])["Id"]
     try:
@@ -69,7 +70,8 @@ def published(client: docker.APIClient) -> Iterator[Instance]:
     yield replace(without_name, tree=None)
     client.remove_image(name, force=True)
     for image in client.images(name=REPOSITORY):
-        client.remove_image(image["Id"], force=True)
+        if image["Id"] not in others:
+            client.remove_image(image["Id"], force=True)
 
 
 def put_file(client: docker.APIClient, container: str, name: str, content: bytes) -> None:
