@@ -6,11 +6,12 @@
     local, global, coupled            GRPO with credit from attention
 
 Every run begins with the same warm-started policy and is one `roll train` in a folder of its own; one that was
-interrupted is resumed. What a finished one came to is kept in a file of cells (`--cells`), and it is not run again, so
-the table can be filled over days and on several machines that take the file along. Success is that of the recipe's
-held-out evaluation, after the same number of trajectories, and within the same time, which is that of the fastest run:
-between two evaluations on a straight line. Time is what the iterations took, evaluations not included, so run nothing
-beside it, and as many side by side (`--jobs`) from the first cell to the last. Intervals are Student's over the seeds;
+interrupted is resumed. What a finished one came to is kept in a file of cells (`--cells`), and it is not run again,
+so the table can be filled over days and on several machines that take the file along. Success is that of the recipe's
+held-out evaluation, after the same number of trajectories, and within the same time, which is that of the fastest
+run: between two evaluations on a straight line. Time is what the iterations took, evaluations not included. Where
+other work ran beside the cells, `--pace N` measures it apart: N iterations of every method, one method at a time, on
+a machine that does nothing else; the medians are kept with the cells. Intervals are Student's over the seeds;
 differences are of runs of one seed.
 """
 
@@ -25,7 +26,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,13 @@ class Curve:
             {name: round(statistics.fmean(values), 4) for name, values in reported.items() if values},
         )
 
+    def paced(self, pace_s: float | None, every: int, iterations: int) -> Curve:
+        """The same curve with the time that it takes alone."""
+        if pace_s is None:
+            return self
+        at = [min(number * every, iterations) for number in range(len(self.success))]
+        return replace(self, trained_s=[round(pace_s * iteration, 1) for iteration in at])
+
     def within(self, budget_s: float) -> float:
         """Success after so many seconds of training."""
         return float(np.interp(budget_s, self.trained_s, self.success))
@@ -110,11 +118,14 @@ class Cells:
         # Defaults left out: a setting that is new since has not changed what was run.
         self._of = hashlib.sha256(recipe.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:16]
         self.curves: dict[str, Curve] = {}
+        self.paces_s: dict[str, float] = {}
+        """Seconds of an iteration by method, measured alone."""
         if not path.exists():
             return
         try:
             kept = json.loads(path.read_text())
             self.curves = {name: Curve(**curve) for name, curve in kept["cells"].items()}
+            self.paces_s = dict(kept.get("paces_s", {}))
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             sys.exit(f"{path} is no file of cells ({error!r}): name another with --cells")
         if kept["of"] != self._of:
@@ -122,9 +133,13 @@ class Cells:
 
     def add(self, name: str, curve: Curve) -> None:
         self.curves[name] = curve
+        self.write()
+
+    def write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         cells = {name: asdict(curve) for name, curve in self.curves.items()}
-        self._path.write_text(json.dumps({"of": self._of, "cells": cells}, indent=1) + "\n")
+        kept = {"of": self._of, "cells": cells, "paces_s": self.paces_s}
+        self._path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def interval(values: Sequence[float]) -> list[float]:
@@ -203,6 +218,9 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=10, help="iterations between evaluations (10)")
     parser.add_argument("--methods", nargs="+", default=tuple(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument(
+        "--pace", type=int, default=0, metavar="N", help="measure the time of N iterations of each, alone"
+    )
     parser.add_argument("--set", nargs="+", default=(), metavar="KEY=VALUE", help="overrides of the recipe, for all")
     arguments = parser.parse_args()
     methods, seeds = list(dict.fromkeys([BASELINE, *arguments.methods])), arguments.seeds
@@ -215,7 +233,8 @@ def main() -> int:
     cells = Cells(arguments.cells or folder / "cells.json", recipe)
     # Seed by seed, so that a table that is not full yet already compares methods.
     missing = [(seed, method) for seed in seeds for method in methods if f"{method}-{seed}" not in cells.curves]
-    if missing:
+    untimed = [method for method in methods if arguments.pace and method not in cells.paces_s]
+    if missing or untimed:
         policy = prepare_policy(recipe, Domains(recipe).families, say)
         shared += [f"policy.model={policy}", "warmstart.enabled=false"]
 
@@ -228,7 +247,19 @@ def main() -> int:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for run in pool.map(lambda cell: play(*cell), missing):
             cells.add(run.path.name, Curve.of(run))
-    curves = {method: [cells.curves[f"{method}-{seed}"] for seed in seeds] for method in methods}
+    for method in untimed:
+        run = RunFolder(folder / f"pace-{method}")
+        alone = [f"learner.iterations={arguments.pace}", "eval.every=0", "eval.episodes=1", "seed=0"]
+        run_cell(run, arguments.recipe, [*shared, *METHODS[method], *alone])
+        cells.paces_s[method] = round(statistics.median(seconds(row) for row in run.metrics()[1:]), 3)
+        cells.write()
+    curves = {
+        method: [
+            cells.curves[f"{method}-{seed}"].paced(cells.paces_s.get(method), arguments.every, arguments.iterations)
+            for seed in seeds
+        ]
+        for method in methods
+    }
     budget_s = min(curve.trained_s[-1] for of_method in curves.values() for curve in of_method)
     rows = {method: result(of_method, curves[BASELINE], budget_s) for method, of_method in curves.items()}
     print(table(rows), file=sys.stderr)

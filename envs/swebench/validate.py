@@ -128,9 +128,9 @@ def _jobs(instance: Instance, runs: int) -> list[Job]:
 
 
 def corrupted(patch: str) -> str:
-    """The patch against files that say something else."""
+    """The patch against files that say something else, with nonsense for what it adds: `patch` forgives the former."""
     return "".join(
-        f"{line[0]}corrupt {line[1:]}" if line[:1] in (" ", "-") and not line.startswith("---") else line
+        f"{line[0]}corrupt {line[1:]}" if line[:1] in tuple(" -+") and not line.startswith(("---", "+++")) else line
         for line in patch.splitlines(keepends=True)
     )
 

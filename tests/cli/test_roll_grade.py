@@ -166,3 +166,17 @@ def test_countdowns_expert_and_chance_play(roll: Roll) -> None:
     small += ["env.config.detours=0", "env.config.gives_up=0", "sandbox.count=2"]
     assert last(roll("rollout", *small, "-n", "8", "--json"))["success_rate"] == 1.0
     assert last(roll("rollout", *small, "-n", "8", "--policy", "random", "--json"))["success_rate"] == 0.0
+
+
+def test_generated_instances_go_on_where_they_were(roll: Roll, tmp_path: Path) -> None:
+    path = tmp_path / "made" / "tasks.jsonl"
+    words = ("generate", path, "--package", "rangeset", "--seed", "3", "--json")
+    assert last(roll(*words, "--count", "1")) == {"file": str(path), "rows": 1, "made": 1}
+    first = path.read_text()
+    path.write_text(first + '{"instance_id": "cut o')
+    assert last(roll(*words, "--count", "2"))["made"] == 1
+    assert path.read_text().startswith(first) and len(path.read_text().splitlines()) == 2
+    report = last(roll("validate", path, "--runs", "1", "--json"))
+    assert (report["total"], report["gold_resolved"], report["empty_resolved"]) == (2, 2, 0)
+    path.write_text('{"no": "instance"}\n')
+    assert roll(*words).exit_code == ExitCode.DATA

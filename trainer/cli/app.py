@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import rocknroll
-from rocknroll.trainer.cli import doctor, evaluate, grade, inspect, recipes, replay, rollout, train, validate
+from rocknroll.trainer.cli import doctor, evaluate, generate, grade, inspect, recipes, replay, rollout, train, validate
 from rocknroll.trainer.cli.exit_codes import boundary
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ for function, name in (
     (evaluate.evaluate, "eval"),
     (validate.validate, "validate"),
     (grade.grade, "grade"),
+    (generate.generate, "generate"),
     (rollout.rollout, "rollout"),
     (inspect.inspect, "inspect"),
     (replay.replay, "replay"),
