@@ -15,6 +15,9 @@ gymnasium.register(
 """A few generated games, made in seconds at the first reset; pass your own `config` for more."""
 
 gymnasium.register(id="rocknroll/Countdown-v0", entry_point="rocknroll.envs.reasoning.countdown:CountdownEnv")
+gymnasium.register(id="rocknroll/Math-v0", entry_point="rocknroll.envs.reasoning.math_env:MathEnv")
+gymnasium.register(id="rocknroll/Code-v0", entry_point="rocknroll.envs.reasoning.code_family:CodeEnv")
+gymnasium.register(id="rocknroll/Judge-v0", entry_point="rocknroll.envs.reasoning.judge_family:JudgeEnv")
 
 gymnasium.register(id="rocknroll/SWEBench-v0", entry_point="rocknroll.envs.swebench.family:SWEBenchEnv")
 """The shipped task set, in process sandboxes; pass your own `config` for others."""

@@ -12,7 +12,10 @@ from rocknroll.envs.text import Family
 FAMILIES: dict[str, str] = {
     "alfworld": "rocknroll.envs.alfworld.family:AlfWorldFamily",
     "swebench": "rocknroll.envs.swebench.family:SWEBenchFamily",
+    "code": "rocknroll.envs.reasoning.code_family:CodeFamily",
     "countdown": "rocknroll.envs.reasoning.family:CountdownFamily",
+    "judge": "rocknroll.envs.reasoning.judge_family:JudgeFamily",
+    "math": "rocknroll.envs.reasoning.math_family:MathFamily",
 }
 """Name -> `package.module:Class`; the class takes the family's configuration as a mapping."""
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class CountdownFamily:
 
     def disguise_task(self, task: Task, seed: int) -> Task:
         """The same numbers in another order."""
-        return Task(task.id, task.kind, {**task.options, "numbers": _shuffled(task.options["numbers"], seed)})
+        return replace(task, options={**task.options, "numbers": _shuffled(task.options["numbers"], seed)})
 
     def disguise_episode(self, episode: ExpertEpisode, seed: int) -> ExpertEpisode:
         """Another derivation of the same puzzle, asked in another order."""
