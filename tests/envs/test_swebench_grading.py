@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocknroll.envs.swebench.grading.asking import counts_disagree, judge, plan
+from rocknroll.envs.swebench.grading.asking import counts_disagree, judge, plan, refuted
 from rocknroll.envs.swebench.grading.control import to_undo
 from rocknroll.envs.swebench.grading.grade import touched
 from rocknroll.envs.swebench.grading.poison import CannotPoison, poisoned
@@ -191,6 +191,37 @@ def test_right_code_is_resolved_and_bare_success_is_not(seed: int) -> None:
     lied = judge(*answers_of(seed, honest=False), F2P, P2P)
     assert not lied.resolved
     assert any("passed turned around" in trip for trip in lied.trips)
+
+
+STATUS = st.sampled_from(["PASSED", "FAILED", "SKIPPED", "ERROR", "gone"])
+
+
+@given(
+    st.integers(0, 10_000),
+    st.lists(STATUS, min_size=16, max_size=16),
+    st.lists(st.integers(0, 1), min_size=2, max_size=2),
+)
+def test_what_the_first_run_refutes_no_second_one_can_mend(seed: int, drawn: list[str], exits: list[int]) -> None:
+    askings, answers, _ = answers_of(seed)
+    tests = [*F2P, *P2P]
+    first, second = (
+        {test: status for test, status in zip(tests, part, strict=True) if status != "gone" and test in answer}
+        for part, answer in zip((drawn[:8], drawn[8:]), answers, strict=True)
+    )
+    missing, trips = refuted(askings[0], first, exits[0], F2P, P2P)
+    verdict = judge(askings, (first, second), (exits[0], exits[1]), F2P, P2P)
+    if missing or trips:
+        assert not verdict.resolved
+    assert set(missing) <= set(verdict.not_passed) and set(trips) <= set(verdict.trips)
+
+
+@given(st.integers(0, 10_000))
+def test_right_code_is_not_refuted_and_an_empty_patch_mostly_is_at_once(seed: int) -> None:
+    askings, answers, exits = answers_of(seed)
+    assert refuted(askings[0], answers[0], exits[0], F2P, P2P) == ([], [])
+    empty = {test: "FAILED" if test in F2P else status for test, status in answers[0].items()}
+    missing, _ = refuted(askings[0], empty, 1, F2P, P2P)
+    assert set(missing) == {test for test in F2P if test.partition("[")[0] not in askings[0].turned}
 
 
 def test_tests_that_cannot_be_turned_around_are_named() -> None:

@@ -87,6 +87,22 @@ def judge(
     return Verdict(not missing and not trips, tuple(missing), tuple(trips), tuple(sorted(unproven)))
 
 
+def refuted(
+    asking: Asking,
+    answer: Statuses,
+    exit_code: int | None,
+    fail_to_pass: Collection[str],
+    pass_to_pass: Collection[str],
+) -> tuple[list[str], list[str]]:
+    """What the first run alone says against a patch: tests, asked as they are, that did not pass; and what right code
+    cannot have answered. Either is enough."""
+    failing, passing = (
+        [test for test in tests if function_of(test) not in asking.turned] for tests in (fail_to_pass, pass_to_pass)
+    )
+    missing = not_passed(failing, answer, skipped_counts=False) + not_passed(passing, answer, skipped_counts=True)
+    return missing, [*_passed_though_turned(asking, answer), *_unexplained(answer, exit_code)]
+
+
 def _askable(functions: Collection[str], sources: Mapping[str, str]) -> list[str]:
     """Those that can be turned around, in a fixed order."""
     found = []

@@ -1,4 +1,4 @@
-"""Grades a patch: applies it in fresh sandboxes, asks the tests twice, and says what that proves.
+"""Grades a patch: applies it in a fresh sandbox, asks the tests, does so again in another, and says what that proves.
 
 What decides happens out here. A sandbox is only trusted until the tests start in it: until then nothing of the patch
 has run. Infrastructure that fails raises a SandboxError; it is never a verdict.
@@ -6,7 +6,6 @@ has run. Infrastructure that fails raises a SandboxError; it is never a verdict.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,11 @@ from typing import Protocol
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
-from rocknroll.envs.swebench.grading.asking import Asking, counts_disagree, judge, plan
+from rocknroll.envs.swebench.grading.asking import Asking, counts_disagree, judge, plan, refuted
 from rocknroll.envs.swebench.grading.control import to_undo
 from rocknroll.envs.swebench.grading.script import WORKDIR, Script, script_of
 from rocknroll.envs.swebench.instance import Instance, RowError
-from rocknroll.envs.swebench.logs import parser_of
+from rocknroll.envs.swebench.logs import Statuses, parser_of
 from rocknroll.sandbox.errors import ExecFailed
 from rocknroll.sandbox.results import ExecResult
 
@@ -70,7 +69,7 @@ class Grade:
     trips: tuple[str, ...] = ()
     """What the reports contradicted themselves in."""
     unproven: tuple[str, ...] = ()
-    """Deciding tests that could not be turned around: what they say is taken at its word."""
+    """Of a resolved instance, deciding tests that could not be turned around: what they say is taken at its word."""
     logs: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -103,7 +102,8 @@ async def grade(
     """Grade a patch.
 
     Args:
-        fresh: gives a fresh sandbox with the repository at the base commit in `workdir`; two are taken.
+        fresh: gives a fresh sandbox with the repository at the base commit in `workdir`; two are taken, one after the
+            other, and the second only if the first run refutes nothing.
         timeout_s: of one run of the tests.
         rng: draws which tests are turned around; unpredictable unless given.
         ask_anyway: run the tests for an empty patch, too, which are known to fail.
@@ -116,31 +116,58 @@ async def grade(
     rng = rng or random.Random(secrets.randbits(64))
     gold, tests = touched(instance.gold_patch, "patch"), touched(instance.test_patch, "test_patch")
     script, parse = script_of(instance, tests, workdir), parser_of(instance)
-    async with fresh() as first, fresh() as second:
-        try:
-            prepared, _ = await asyncio.gather(
-                *(_prepare(place, instance, patch, gold, tests, workdir) for place in (first, second))
-            )
-        except PatchFails as error:
-            return Grade(False, "patch does not apply", logs=(str(error),))
-        askings = plan(prepared.sources, instance.fail_to_pass, instance.pass_to_pass, rng)
-        results = await asyncio.gather(
-            *(
-                _ask(place, asking, script, tests, workdir, timeout_s)
-                for place, asking in zip((first, second), askings, strict=True)
-            )
-        )
-    logs = tuple(result.stdout.decode(errors="replace") for result in results)
-    if any(result.timed_out for result in results):
-        return Grade(False, "timed out", undone=prepared.undone, logs=logs)
-    answers = (parse(logs[0]), parse(logs[1]))
-    exits = tuple(None if result.exit_code < 0 else result.exit_code for result in results)
-    verdict = judge(askings, answers, (exits[0], exits[1]), instance.fail_to_pass, instance.pass_to_pass)
-    trips = list(verdict.trips)
-    if script.is_pytest:
-        trips += [wrong for log, answer in zip(logs, answers, strict=True) if (wrong := counts_disagree(log, answer))]
-    why = "tests failed" if verdict.not_passed else "no proof" if trips else "resolved"
-    return Grade(why == "resolved", why, verdict.not_passed, prepared.undone, tuple(trips), verdict.unproven, logs)
+    deciding = instance.fail_to_pass, instance.pass_to_pass
+    askings: tuple[Asking, Asking] | None = None
+    runs: list[_Run] = []
+    for number in range(2):
+        async with fresh() as place:
+            try:
+                prepared = await _prepare(place, instance, patch, gold, tests, workdir)
+            except PatchFails as error:
+                return Grade(False, "patch does not apply", logs=(str(error),))
+            askings = askings or plan(prepared.sources, *deciding, rng)
+            runs.append(_Run.of(await _ask(place, askings[number], script, tests, workdir, timeout_s), parse, script))
+        logs = tuple(run.log for run in runs)
+        if runs[-1].timed_out:
+            return Grade(False, "timed out", undone=prepared.undone, logs=logs)
+        if number == 0:
+            # Most patches of a policy in training are wrong, and most of those end here.
+            missing, trips = refuted(askings[0], runs[0].answer, runs[0].exit_code, *deciding)
+            if missing or (trips := [*trips, *runs[0].miscounted]):
+                return _refusal(missing, trips, prepared, logs)
+    assert askings is not None
+    first, second = runs
+    verdict = judge(askings, (first.answer, second.answer), (first.exit_code, second.exit_code), *deciding)
+    trips = [*verdict.trips, *first.miscounted, *second.miscounted]
+    if verdict.not_passed or trips:
+        return _refusal(verdict.not_passed, trips, prepared, logs)
+    return Grade(True, "resolved", undone=prepared.undone, unproven=verdict.unproven, logs=logs)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the tests."""
+
+    log: str
+    answer: Statuses
+    exit_code: int | None
+    """None where the command did not end by itself."""
+    timed_out: bool
+    miscounted: tuple[str, ...]
+    """What is wrong between the list and the counts in pytest's summary."""
+
+    @classmethod
+    def of(cls, done: ExecResult, parse: Callable[[str], Statuses], script: Script) -> _Run:
+        log = done.stdout.decode(errors="replace")
+        answer = parse(log)
+        wrong = counts_disagree(log, answer) if script.is_pytest and not done.timed_out else ""
+        return cls(log, answer, done.exit_code if done.exit_code >= 0 else None, done.timed_out, (wrong,) * bool(wrong))
+
+
+def _refusal(missing: Sequence[str], trips: Sequence[str], prepared: _Prepared, logs: tuple[str, ...]) -> Grade:
+    return Grade(
+        False, "tests failed" if missing else "no proof", tuple(missing), prepared.undone, tuple(trips), (), logs
+    )
 
 
 def touched(patch: str, column: str) -> list[str]:
