@@ -257,6 +257,11 @@ def test_statements_are_worded_by_seed() -> None:
         ("assert not True\n+  where True = is_odd(2)", ("`is_odd(2)`", "`True`", "`False`")),
         ("assert 'x`y' == ''", ("``'x`y'``", "`''`")),
         ("Failed: DID NOT RAISE <class 'tiny.TinyError'>", ("`TinyError`",)),
+        (
+            "AssertionError: Regex pattern did not match.\nExpected regex: 'odd'\nActual message: 'no'",
+            ("'odd'", "'no'"),
+        ),
+        ("AssertionError: Regex pattern did not match.\nRegex: 'odd'\nInput: 'no'", ("'odd'", "'no'")),
         ("Failed: DID NOT RAISE any of (TypeError, ValueError)", ("`TypeError` and `ValueError`",)),
     ],
 )

@@ -30,6 +30,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SCRATCH = re.compile(r"/tmp/pytest-of-[^/]+/pytest-\d+")
 _RAISED = re.compile(r"(?!AssertionError|Failed)[A-Za-z_][\w.]*(: .*)?")
 _NO_ERROR = re.compile(r"Failed: DID NOT RAISE (?:any of )?(.+)")
+_MESSAGE = re.compile(r"^(?:Expected regex|Regex): (.+)\n(?:Actual message|Input): (.+)$", re.MULTILINE)
+"""As pytest 9 and 8 say it."""
 _TRUTHS = {"False": ("False", "True"), "not True": ("True", "False")}
 """What an assertion of a truth value got and expected."""
 _CALL = re.compile(r"[A-Za-z]\w*\([^<]*\)")
@@ -156,6 +158,8 @@ def _detail(failure: Failure | None, rng: random.Random) -> str:
     if (missing := _NO_ERROR.fullmatch(head)) is not None:
         errors = [name.rpartition(".")[2] for name in re.findall(r"[A-Za-z_][\w.]*", missing[1]) if name != "class"]
         return rng.choice(_NOT_RAISED).format(error=_listed(errors))
+    if (message := _MESSAGE.search("\n".join(said))) is not None and len(message[0]) <= LONGEST_VALUE:
+        return rng.choice(_MESSAGES).format(expected=_code(message[1]), got=_code(message[2]))
     if head.startswith("assert "):
         return _compared(head.removeprefix("assert "), said[1:], rng)
     if _RAISED.fullmatch(said[0]) is not None and len(head) <= LONGEST_VALUE:
@@ -167,6 +171,10 @@ _NOT_RAISED = (
     "I expected an error here ({error}), but there was none.",
     "this should raise {error}, and does not raise anything.",
     "no error is raised where it ought to be {error}.",
+)
+_MESSAGES = (
+    "the error says {got}, and not what it should: {expected}.",
+    "there is an error, but it says {got} where I expected {expected}.",
 )
 _ERRORS = (
     "this ends with {error}.",
