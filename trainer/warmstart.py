@@ -74,12 +74,14 @@ def _key(recipe: Recipe, families: Sequence[Family]) -> str:
     vocabularies = [list(family.vocabulary()) for family in families]
     data = [family.content_key() for family in families]
     alone = len(families) == 1
+    # A setting that is new since changes no policy that was made before.
+    since = None if recipe.policy.tiny.subwords else {"tiny": {"subwords"}}
     made_of = {
         "rocknroll": __version__,
         "family": names[0] if alone else names,
         "vocabulary": vocabularies[0] if alone else vocabularies,
         "data": data[0] if alone else data,
-        "policy": recipe.policy.model_dump(mode="json"),
+        "policy": recipe.policy.model_dump(mode="json", exclude=since),
         "warmstart": recipe.warmstart.model_dump(mode="json"),
         "seed": recipe.seed,
     }

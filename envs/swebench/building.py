@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
 import tempfile
 from pathlib import Path
 
 import docker
+from docker.errors import NotFound
 
+from rocknroll.envs.swebench.cleaning import REPOSITORY
+from rocknroll.envs.swebench.grading.script import WORKDIR
 from rocknroll.envs.swebench.images import image_names
 from rocknroll.envs.swebench.instance import Instance, RowError
 from rocknroll.envs.swebench.mini.history import make_repository
 from rocknroll.envs.swebench.tools import tools_folder
-from rocknroll.envs.swebench.workplaces import WORKDIR
 
 LIBRARIES = "/usr/local/lib/rocknroll-tools"
 """Where pytest is inside."""
@@ -43,6 +46,28 @@ def build_image(client: docker.APIClient, instance: Instance, base: str) -> str:
     finally:
         client.remove_container(made, force=True)
     return name
+
+
+def image_with_tools(client: docker.APIClient, image: str) -> str:
+    """A copy of an image with pytest in it, made once; returns its tag.
+
+    Raises:
+        docker.errors.NotFound: the image is not on this machine.
+    """
+    tools = tools_folder()
+    key = hashlib.sha256(f"{client.inspect_image(image)['Id']} {tools.name}".encode()).hexdigest()[:16]
+    tag = f"{REPOSITORY}:tools-{key}"
+    try:
+        client.inspect_image(tag)
+        return tag
+    except NotFound:
+        made = client.create_container(image, ["true"])["Id"]
+    try:
+        client.put_archive(made, "/", _packed(tools, LIBRARIES.lstrip("/")))
+        client.commit(made, REPOSITORY, tag.partition(":")[2])
+    finally:
+        client.remove_container(made, force=True)
+    return tag
 
 
 def _packed(folder: Path, name: str) -> bytes:

@@ -15,19 +15,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from docker.errors import NotFound
+
+from rocknroll.envs.swebench.building import LIBRARIES, image_with_tools
 from rocknroll.envs.swebench.cleaning import cleaned_image
 from rocknroll.envs.swebench.config import PlaceConfig
+from rocknroll.envs.swebench.grading.script import WORKDIR
 from rocknroll.envs.swebench.instance import Instance, RowError
 from rocknroll.envs.swebench.mini.history import MAKE_REPOSITORY, stream_of
 from rocknroll.envs.swebench.tools import tools_folder
-from rocknroll.sandbox.errors import RuntimeUnavailable
+from rocknroll.sandbox.errors import ImageNotFound, RuntimeUnavailable
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.runtimes.base import Runtime
+from rocknroll.sandbox.runtimes.docker_daemon import Daemon
 from rocknroll.sandbox.spec import DEFAULT_IMAGE, Resources, SandboxSpec
 
-WORKDIR = "/testbed"
-"""Of the repository, in containers."""
 LEASE_S = 120.0
 START_PATIENCE_S = 300.0
 """There are as many sandboxes as are held at once, so a longer wait means that none can be started."""
@@ -142,16 +145,17 @@ class Workplaces:
         )
         if instance.tree is not None:
             docker = config.runtime == "docker"
+            tools = LIBRARIES if docker else str(tools_folder())
             return SandboxSpec(
                 name="swebench",
-                image=(config.image or DEFAULT_IMAGE) if docker else "",
+                image=await _with_tools(config.image or DEFAULT_IMAGE) if docker else "",
                 workdir=WORKDIR if docker else "/work",
                 writable_root=True,
                 bare=True,
-                readable=(tools_folder(),),
+                readable=() if docker else (Path(tools),),
                 variables={
                     "PATH": _path(docker),
-                    "PYTHONPATH": str(tools_folder()),
+                    "PYTHONPATH": tools,
                     "PYTHONDONTWRITEBYTECODE": "1",
                     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                 },
@@ -167,6 +171,18 @@ class Workplaces:
             writable_root=True,
             resources=resources,
         )
+
+
+async def _with_tools(image: str) -> str:
+    daemon = Daemon()
+    try:
+        return await daemon.call(image_with_tools, image)
+    except NotFound:
+        raise ImageNotFound(
+            f"the image {image} is not on this machine: `rock image build` makes {DEFAULT_IMAGE}"
+        ) from None
+    finally:
+        await asyncio.to_thread(daemon.close)
 
 
 def _path(docker: bool) -> str:

@@ -78,8 +78,10 @@ def judge(
     missing = not_passed(fail_to_pass, known, skipped_counts=False)
     missing += not_passed(pass_to_pass, known, skipped_counts=True)
     trips = [
-        *_passed_though_turned(first, answer),
-        *_passed_though_turned(second, second_answer),
+        *_passed_though_turned(first, answer, second_answer),
+        *_passed_though_turned(second, second_answer, answer),
+        *_unreported(first, answer),
+        *_unreported(second, second_answer),
         *_unexplained(answer, exit_codes[0]),
         *_unexplained(second_answer, exit_codes[1]),
     ]
@@ -100,7 +102,7 @@ def refuted(
         [test for test in tests if function_of(test) not in asking.turned] for tests in (fail_to_pass, pass_to_pass)
     )
     missing = not_passed(failing, answer, skipped_counts=False) + not_passed(passing, answer, skipped_counts=True)
-    return missing, [*_passed_though_turned(asking, answer), *_unexplained(answer, exit_code)]
+    return missing, [*_unreported(asking, answer), *_unexplained(answer, exit_code)]
 
 
 def _askable(functions: Collection[str], sources: Mapping[str, str]) -> list[str]:
@@ -124,14 +126,20 @@ def _turned_files(sources: Mapping[str, str], functions: Collection[str], rng: r
     return {path: poisoned(sources[path], names, rng) for path, names in by_file.items()}
 
 
-def _passed_though_turned(asking: Asking, answer: Statuses) -> list[str]:
-    trips = []
-    for function in sorted(asking.turned):
-        named = {test: status for test, status in answer.items() if function_of(test) == function}
-        trips += [f"{test} passed turned around" for test, status in named.items() if status in (PASSED, XFAIL)]
-        if not named:
-            trips.append(f"{function} was not reported")
-    return trips
+def _passed_though_turned(asking: Asking, answer: Statuses, straight: Statuses) -> list[str]:
+    """Tests that passed both ways. Wrong code may give what one wants that was turned around; it fails it straight."""
+    return [
+        f"{test} passed turned around"
+        for test, status in answer.items()
+        if function_of(test) in asking.turned
+        and status in (PASSED, XFAIL)
+        and straight.get(test, PASSED) in (PASSED, XFAIL)
+    ]
+
+
+def _unreported(asking: Asking, answer: Statuses) -> list[str]:
+    reported = {function_of(test) for test in answer}
+    return [f"{function} was not reported" for function in sorted(asking.turned) if function not in reported]
 
 
 def _unexplained(answer: Statuses, exit_code: int | None) -> list[str]:

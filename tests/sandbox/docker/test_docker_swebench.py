@@ -71,7 +71,8 @@ def published(client: docker.APIClient) -> Iterator[Instance]:
     client.remove_image(name, force=True)
     for image in client.images(name=REPOSITORY):
         if image["Id"] not in others:
-            client.remove_image(image["Id"], force=True)
+            for tag in image["RepoTags"] or ():
+                client.remove_image(tag, force=True)
 
 
 def put_file(client: docker.APIClient, container: str, name: str, content: bytes) -> None:
