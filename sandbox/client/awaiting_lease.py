@@ -21,7 +21,7 @@ from rocknroll.sandbox.client.shared import (
 )
 from rocknroll.sandbox.client.stream import env_reply, env_request
 from rocknroll.sandbox.client.wire import AsyncWire
-from rocknroll.sandbox.errors import LeaseLost, SandboxError
+from rocknroll.sandbox.errors import LeaseLost, SandboxError, ServiceUnreachable
 from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S
 from rocknroll.sandbox.results import ExecResult, FileStat
 from rocknroll.sandbox.transfer import FOLDER_BYTES, FOLDER_ENTRIES
@@ -127,13 +127,13 @@ class AsyncLease(LeaseFacts):
 
     async def release(self, recycle: bool = False) -> None:
         """See `Lease.release`."""
-        if self._over:
+        if self._over and not self._unheard:
             return
         if self._beating is not None:
             self._beating.cancel()
         with contextlib.suppress(LeaseLost):
             await self._wire.send(calls.release(self.token, recycle))
-        self._over = "released"
+        self._released()
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,7 +141,9 @@ class AsyncLease(LeaseFacts):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.release(recycle=error is not None)
+        # What went wrong inside says more than a service that is away, and the lease ends by its time to live.
+        with contextlib.suppress(*([] if error is None else [ServiceUnreachable])):
+            await self.release(recycle=error is not None)
 
     async def _beat(self) -> None:
         pause_s: float | None = self._pause_s()

@@ -21,7 +21,7 @@ from rocknroll.sandbox.client.shared import (
 )
 from rocknroll.sandbox.client.stream import env_reply, env_request
 from rocknroll.sandbox.client.wire import Wire
-from rocknroll.sandbox.errors import LeaseLost, SandboxError
+from rocknroll.sandbox.errors import LeaseLost, SandboxError, ServiceUnreachable
 from rocknroll.sandbox.leased import FILE_TIMEOUT_S, REPLY_GRACE_S
 from rocknroll.sandbox.results import ExecResult, FileStat
 from rocknroll.sandbox.transfer import FOLDER_BYTES, FOLDER_ENTRIES
@@ -148,12 +148,12 @@ class Lease(LeaseFacts):
         Raises:
             ServiceUnreachable: whether it took effect is not known; trying again does no harm.
         """
-        if self._over:
+        if self._over and not self._unheard:
             return
         self._done.set()
         with contextlib.suppress(LeaseLost):
             self._wire.send(calls.release(self.token, recycle))
-        self._over = "released"
+        self._released()
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +161,9 @@ class Lease(LeaseFacts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.release(recycle=error is not None)
+        # What went wrong inside says more than a service that is away, and the lease ends by its time to live.
+        with contextlib.suppress(*([] if error is None else [ServiceUnreachable])):
+            self.release(recycle=error is not None)
 
     def _beat(self) -> None:
         pause_s: float | None = self._pause_s()

@@ -105,6 +105,8 @@ class LeaseFacts:
     def __init__(self, info: LeaseInfo) -> None:
         self._info = info
         self._over = ""
+        self._unheard = False
+        """Over only because no heartbeat got through: a manager that comes back gives it its full time again."""
 
     @property
     def id(self) -> str:
@@ -150,6 +152,11 @@ class LeaseFacts:
         """After a heartbeat that failed: seconds until the next try, or None when the lease is over."""
         if isinstance(error, ServiceUnreachable) and time.time() < self._info.deadline:
             return HEARTBEAT_RETRY_S
-        unheard = isinstance(error, ServiceUnreachable)
-        self._over = self._over or (f"its deadline passed unheard: {error}" if unheard else str(error))
+        if not self._over:
+            self._unheard = isinstance(error, ServiceUnreachable)
+            self._over = f"its deadline passed unheard: {error}" if self._unheard else str(error)
         return None
+
+    def _released(self) -> None:
+        """The service knows that it is over."""
+        self._unheard, self._over = False, self._over or "released"

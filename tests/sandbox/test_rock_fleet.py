@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from rocking import Rock, processes_mentioning
 
 from rocknroll.sandbox.cli.exit_codes import ExitCode
 from rocknroll.sandbox.client import Client
-from rocknroll.sandbox.errors import ServiceUnreachable
+from rocknroll.sandbox.errors import LeaseLost, ServiceUnreachable
 
 FLEET = "pools: {box: {size: 2, reuse: reset}}\n"
 
@@ -106,6 +107,30 @@ def test_a_holder_with_heartbeats_outlives_a_manager_that_is_killed_and_started_
         before = lease.deadline
         until(lambda: lease.deadline > before, "the next heartbeat")
         assert not lease.lost and lease.exec("cat note").stdout == b"kept\n"
+
+
+def test_release_ends_a_lease_whose_deadline_passed_while_no_manager_was_there(up: Rock, folder: Path) -> None:
+    with Client(up.state.socket) as client:
+        lease = client.lease("box", ttl_s=600, heartbeats=False)
+        up.kill_manager()
+        lease._info = dataclasses.replace(lease._info, deadline=0.0)  # ten minutes pass
+        lease._noted(ServiceUnreachable("what a heartbeat says now"))
+        assert "unheard" in lease.lost
+        with pytest.raises(ServiceUnreachable):
+            lease.release()
+        assert up("up", "-f", str(folder / "fleet.yaml"), "--wait").returncode == 0
+        lease.release()
+        with pytest.raises(LeaseLost, match="over: released"):
+            client.held(lease.token)
+        lease.release()
+
+
+def test_what_went_wrong_under_a_lease_is_not_hidden_by_a_manager_that_is_away(up: Rock) -> None:
+    with Client(up.state.socket) as client:
+        with pytest.raises(KeyError), client.lease("box"):
+            up.kill_manager()
+            raise KeyError
+        assert up("down").returncode == 0
 
 
 def test_a_second_up_is_refused_with_the_pid_of_the_first(up: Rock) -> None:
