@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from rocknroll.envs.hiding import RuntimeName
 from rocknroll.envs.reasoning.config import Count
 from rocknroll.envs.reasoning.sources import DataSetting, HeldOut
 
@@ -64,7 +65,7 @@ class CodeConfig(BaseModel):
     """All tests of an answer may take this many times the longest right answer to the problem so far, within the two
     bounds; before the first right one, `max_timeout_s`."""
 
-    runtime: Literal["process", "docker"] = "process"
+    runtime: RuntimeName = "process"
     image: str = ""
     """Docker image with Python; empty is the one that `rock image build` makes."""
     packages: bool = False

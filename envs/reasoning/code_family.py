@@ -6,7 +6,6 @@ Only the candidate's program and the input of one test at a time are in a sandbo
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 import gymnasium
 
+from rocknroll.envs.hiding import hiding_runtime
 from rocknroll.envs.outside import OutsideEnv
 from rocknroll.envs.reasoning.code_answer import candidate_of
 from rocknroll.envs.reasoning.code_config import MIB, CodeConfig
@@ -25,9 +25,7 @@ from rocknroll.envs.reasoning.code_problem import CodeProblem, problem_of
 from rocknroll.envs.reasoning.config import SPLITS
 from rocknroll.envs.reasoning.sources import content_hash, read_splits
 from rocknroll.envs.text import ExpertEpisode, ExpertStep, Progress, Task, TextEnvironment
-from rocknroll.sandbox.errors import RuntimeUnavailable
 from rocknroll.sandbox.fleet import Fleet
-from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.spec import DEFAULT_IMAGE, Resources, SandboxSpec
 
 INSTRUCTIONS = (
@@ -110,7 +108,7 @@ class CodeFamily:
         self.prepare()
         config = self.config
         at_once = min(count, config.sandboxes or 2 * len(os.sched_getaffinity(0)))
-        runtime = await _runtime(config)
+        runtime = await hiding_runtime(config.runtime, "code", "programs could read the expected outputs")
         # Of the interpreter that this process runs on nothing but the standard library is in a process sandbox.
         python = None if config.runtime == "docker" else (str(Path(sys.executable).resolve()),)
         async with Fleet(_spec(config), at_once, runtime) as fleet:
@@ -198,26 +196,6 @@ class CodeEnv(OutsideEnv):
     ) -> None:
         """`config`: fields of `CodeConfig`. `split`: where problems come from when `reset` names none."""
         super().__init__(CodeFamily(config), split, render_mode)
-
-
-async def _runtime(config: CodeConfig) -> Runtime:
-    if config.runtime == "docker":
-        from rocknroll.sandbox.runtimes.docker import DockerRuntime
-
-        docker = DockerRuntime(f"code-{secrets.token_hex(4)}")
-        await docker.isolation()
-        return docker
-    from rocknroll.sandbox.runtimes.process import ProcessRuntime
-
-    processes = ProcessRuntime()
-    isolation = await processes.isolation()
-    if "files" not in isolation.separated:
-        await processes.close()
-        raise RuntimeUnavailable(
-            "process sandboxes cannot hide files here, so programs could read the expected outputs: "
-            f"{isolation.missing}; {isolation.remedy or 'use Docker (runtime: docker)'}"
-        )
-    return processes
 
 
 def _spec(config: CodeConfig) -> SandboxSpec:

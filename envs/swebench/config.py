@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
 
+from rocknroll.envs.hiding import RuntimeName
 from rocknroll.envs.swebench.images import NAMESPACE
 
 MINI_SWE = "mini-swe"
@@ -17,7 +16,7 @@ class PlaceConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    runtime: Literal["process", "docker"] = "process"
+    runtime: RuntimeName = "process"
     """Sandboxes without a daemon, for rows that bring their files along (`tree`), or containers, for all."""
     image: str = ""
     """Docker image for rows with a `tree`: Python, git and bash; empty is the one that `rock image build` makes."""

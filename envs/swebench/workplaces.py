@@ -7,7 +7,6 @@ others each has an image. Fleets are opened when first asked for, and start sand
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +16,7 @@ from typing import Self
 
 from docker.errors import NotFound
 
+from rocknroll.envs.hiding import hiding_runtime
 from rocknroll.envs.swebench.building import LIBRARIES, image_with_tools
 from rocknroll.envs.swebench.cleaning import cleaned_image
 from rocknroll.envs.swebench.config import PlaceConfig
@@ -24,7 +24,7 @@ from rocknroll.envs.swebench.grading.script import WORKDIR
 from rocknroll.envs.swebench.instance import Instance, RowError
 from rocknroll.envs.swebench.mini.history import MAKE_REPOSITORY, stream_of
 from rocknroll.envs.swebench.tools import tools_folder
-from rocknroll.sandbox.errors import ImageNotFound, RuntimeUnavailable
+from rocknroll.sandbox.errors import ImageNotFound
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.runtimes.base import Runtime
@@ -58,22 +58,7 @@ class Workplaces:
         Raises:
             RuntimeUnavailable: this machine has no daemon, or no isolation that hides files.
         """
-        runtime: Runtime
-        if self._config.runtime == "docker":
-            from rocknroll.sandbox.runtimes.docker import DockerRuntime
-
-            runtime = DockerRuntime(f"swebench-{secrets.token_hex(4)}")
-            await runtime.isolation()
-        else:
-            from rocknroll.sandbox.runtimes.process import ProcessRuntime
-
-            runtime = ProcessRuntime()
-            isolation = await runtime.isolation()
-            if "files" not in isolation.separated:
-                raise RuntimeUnavailable(
-                    "process sandboxes cannot hide files here, so the solutions could be read: "
-                    f"{isolation.missing}; {isolation.remedy or 'use Docker (runtime: docker)'}"
-                )
+        runtime = await hiding_runtime(self._config.runtime, "swebench", "the solutions could be read")
         self._runtime = runtime
         self._stack.push_async_callback(runtime.close)
         return self
