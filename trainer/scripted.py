@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, cycle, islice, repeat
+from itertools import chain, cycle, islice, repeat, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -91,7 +91,7 @@ class Report:
 async def rollout(
     recipe: Recipe, policy: str, *, split: str, episodes: int, concurrency: int, attempts: int, ui: RunUI
 ) -> Report:
-    """Play the first tasks of a split, over and over until there are enough episodes.
+    """Play the first tasks of a split, of all domains in turns, over and over until there are enough episodes.
 
     Args:
         policy: `gold`, `noop`, `random` or `script:FILE`.
@@ -105,7 +105,8 @@ async def rollout(
     for domain in domains:
         domain.family.prepare(lambda done, total: ui.progress("data", done, total))
     policies = {domain.name: make_policy(policy, domain, split, episodes, recipe.seed) for domain in domains}
-    tasks = [task for domain in domains for task in domain.tasks(split)]
+    in_turns = zip_longest(*(domain.tasks(split) for domain in domains))
+    tasks = [task for turn in in_turns for task in turn if task is not None]
     if not tasks:
         raise EnvDataError(f"the split {split!r} has no task")
     retried: Counter[str] = Counter()

@@ -14,6 +14,7 @@ from typing import Any
 
 from rocknroll.envs.rows import BrokenRow, Row
 
+PASS_AND_FAIL = "pass_and_fail"
 REQUIRED = ("instance_id", "repo", "base_commit", "patch", "test_patch", "problem_statement", "FAIL_TO_PASS")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -71,6 +72,13 @@ def instance_of(row: Mapping[str, Any]) -> Instance:
     passing = _tests(row, "PASS_TO_PASS") if row.get("PASS_TO_PASS") is not None else ()
     if both := set(failing) & set(passing):
         raise RowError(f"{sorted(both)[0]!r} is in FAIL_TO_PASS and in PASS_TO_PASS")
+    if (kind := _optional(row, "eval_type") or PASS_AND_FAIL) != PASS_AND_FAIL:
+        raise RowError(f"its eval_type {kind!r} takes tests that nobody reported for passed; only {PASS_AND_FAIL} can be")
+    if not _optional(row, "eval_script") and not any("::" in test for test in failing):
+        raise RowError(
+            f"it has no eval_script, and its tests have no names of pytest's ({failing[0]!r}): take a data set of the 5.x "
+            "schema, whose rows say how their tests are run and read (eval_script, log_parser)"
+        )
     return Instance(
         id=texts["instance_id"],
         repo=texts["repo"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Collection, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from rocknroll.envs.swebench.instance import Instance, RowError
@@ -49,7 +50,8 @@ def parser_of(instance: Instance) -> Callable[[str], dict[str, str]]:
         ) from None
     if name not in known:
         raise RowError(f"its log_parser {name!r} is none that swebench has ({', '.join(sorted(known))})")
-    return lambda log: dict(known[name](log, instance))
+    spec = SimpleNamespace(instance_id=instance.id, version=instance.version, repo=instance.repo)
+    return lambda log: dict(known[name](log, spec))
 
 
 def function_of(test: str) -> str:

@@ -168,6 +168,17 @@ def test_countdowns_expert_and_chance_play(roll: Roll) -> None:
     assert last(roll("rollout", *small, "-n", "8", "--policy", "random", "--json"))["success_rate"] == 0.0
 
 
+def test_the_experts_of_mixed_domains_play_in_turns(roll: Roll) -> None:
+    small = [f"domains.math.env.config.{split}_problems=4" for split in ("train", "seen", "unseen")]
+    small += [f"domains.code.env.config.{split}_exercises=4" for split in ("train", "seen", "unseen")]
+    small += ["domains.math.sandboxes=2", "domains.code.sandboxes=2", "sandbox.count=4"]
+    report = last(roll("rollout", "rlvr-math-code", *small, "-n", "6", "--json"))
+    assert report["success_rate"] == report["mean_reward"] == 1.0 and not report["lost"]
+    assert sorted(task["domain"] for task in report["tasks"]) == ["code"] * 3 + ["math"] * 3
+    idle = last(roll("rollout", "rlvr-math-code", *small, "-n", "4", "--policy", "noop", "--json"))
+    assert idle["success_rate"] == idle["mean_reward"] == 0.0 and idle["episodes"] == 4
+
+
 def test_generated_instances_go_on_where_they_were(roll: Roll, tmp_path: Path) -> None:
     path = tmp_path / "made" / "tasks.jsonl"
     words = ("generate", path, "--package", "rangeset", "--seed", "3", "--json")

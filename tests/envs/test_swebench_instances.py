@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from swebench.harness import grading as official
+from swebench.harness.constants import ResolvedStatus
+from swebench.harness.log_parsers import PARSER_REGISTRY
 
 from rocknroll.envs.swebench.images import image_names
 from rocknroll.envs.swebench.instance import RowError, instance_of, instances_of
-from rocknroll.envs.swebench.logs import parse_pytest, parser_of, status_of
+from rocknroll.envs.swebench.logs import not_passed, parse_pytest, parser_of, status_of
 from rocknroll.envs.swebench.protocol import SENTINEL, command_of, observation, shortened, submits
 
 ROW: dict[str, Any] = {
@@ -49,6 +52,8 @@ def test_tests_may_be_lists_or_their_json(as_text: bool) -> None:
         ({"FAIL_TO_PASS": '{"a": 1}'}, "not a list of test names"),
         ({"PASS_TO_PASS": [1]}, "not a list of test names"),
         ({"PASS_TO_PASS": ["test_x.py::test_a[1]"]}, "in FAIL_TO_PASS and in PASS_TO_PASS"),
+        ({"eval_type": "fail_only"}, "takes tests that nobody reported for passed"),
+        ({"FAIL_TO_PASS": ["test_a (queries.tests.Lookups)"]}, "no names of pytest's.*eval_script, log_parser"),
     ],
 )
 def test_broken_rows_say_what_is_wrong(change: dict[str, Any], why: str) -> None:
@@ -133,8 +138,54 @@ def test_logs_of_pytest() -> None:
         "tests/test_b.py": "ERROR",
     }
     assert parser_of(instance_of({**ROW, "log_parser": "parse_log_pytest"})) is parse_pytest
-    with pytest.raises(RowError, match=r"rocknroll\[swebench\]|is none that swebench has"):
+    with pytest.raises(RowError, match="is none that swebench has"):
         parser_of(instance_of({**ROW, "log_parser": "parse_log_nobody"}))
+
+
+NAMES = ("test_x.py::test_a", "test_x.py::test_b[1]", "test_x.py::test_b[2]", "test_x.py::test_c[a")
+STATUS = st.sampled_from(["PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL"])
+
+
+@given(
+    st.dictionaries(st.sampled_from([*NAMES, "test_x.py::test_c[a-1]", "test_x.py::test_c[a-2]"]), STATUS),
+    st.sets(st.sampled_from(NAMES)),
+    st.sets(st.sampled_from(NAMES)),
+)
+def test_what_statuses_come_to_is_what_the_official_harness_makes_of_them(
+    statuses: dict[str, str], failing: set[str], passing: set[str]
+) -> None:
+    report = official.get_eval_tests_report(statuses, {"FAIL_TO_PASS": failing, "PASS_TO_PASS": passing})
+    missing = not_passed(failing, statuses, skipped_counts=False) + not_passed(passing, statuses, skipped_counts=True)
+    assert (missing == []) == (official.get_resolution_status(report) == ResolvedStatus.FULL.value)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "SKIPPED [3]", "FAILED -", "", "PASSEDx"]),
+            st.sampled_from(["test_x.py::test_a", "test_x.py::test_b[a b]", "test_x.py::test_a - AssertionError: x", ""]),
+        )
+    )
+)
+def test_logs_of_pytest_are_read_as_by_the_official_parser(lines: list[tuple[str, str]]) -> None:
+    log = "\n".join(" ".join(line) for line in lines)
+    assert parse_pytest(log) == PARSER_REGISTRY["parse_log_pytest"](log, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "log", "found"),
+    [
+        (
+            {"log_parser": "parse_log_django", "eval_script": "x"},
+            "test_a (queries.tests.Lookups) ... ok\ntest_b (queries.tests.Lookups) ... FAIL\n",
+            {"test_a (queries.tests.Lookups)": "PASSED", "test_b (queries.tests.Lookups)": "FAILED"},
+        ),
+        # This one looks at the version and then at the text; without its version it fails.
+        ({"log_parser": "parse_log_lighthouse", "eval_script": "x", "version": "10.0"}, "nothing\n", {}),
+    ],
+)
+def test_other_parsers_are_those_of_the_package(row: dict[str, Any], log: str, found: dict[str, str]) -> None:
+    assert parser_of(instance_of({**ROW, **row}))(log) == found
 
 
 def test_names_cut_in_a_parameter_have_the_status_of_all_that_begin_so() -> None:

@@ -21,7 +21,7 @@ from rocknroll.sandbox.client import AsyncClient
 from rocknroll.sandbox.state_folder import StateFolder
 from rocknroll.sandbox.store import Store
 
-DURATION_S = float(os.environ.get("ROCKNROLL_CHAOS_S", "180"))
+DURATION_S = float(os.environ.get("ROCKNROLL_CHAOS_S", "90"))
 SEED = int(os.environ.get("ROCKNROLL_CHAOS_SEED", "20261121"))
 SIZE, HOLDERS = 20, 12
 MANAGER_EVERY_S = 40.0
