@@ -45,21 +45,26 @@ class Comparisons:
     def score(self, experience: Experience) -> None:
         """Fill in the log-probabilities that the losses of `experience` compare, before its first step.
 
-        With one step π_prox is left out: the step's own forward gives the same.
+        With one step π_prox is left out: the step's own forward gives the same, and assigns the credit (`in_step`).
         """
         members = experience.with_gradient
         proximal = None
         if self._credit is not None:
             model = self._credit.begin(experience.version, self._policy)
-            scored = self._passes.score(model, experience, members, self._credit)
-            proximal = scored if model is self._policy else None
-            experience.metrics |= self._credit.metrics()
+            if self.in_step(experience) is None:
+                scored = self._passes.score(model, experience, members, self._credit)
+                proximal = scored if model is self._policy else None
+                experience.metrics |= self._credit.metrics()
         if self._proximal and not experience.one_step:
             experience.proximal = proximal or self._passes.score(self._policy, experience, members)
         if self._mismatch:
             experience.past = self._passes.score_past(self._snapshots, experience)
         if self._reference is not None:
             experience.reference = self._passes.score(self._reference, experience, members)
+
+    def in_step(self, experience: Experience) -> Credit | None:
+        """The credit that the batch's one step assigns in its own forward; None where it was assigned before."""
+        return None if self._credit is None or self._credit.copied or not experience.one_step else self._credit
 
     def keep(self, version: int) -> None:
         """The policy's weights are still those of `version`, and about to change."""

@@ -198,7 +198,8 @@ class Learner(StreamTrainer):
         """Add the gradient of the weighted loss of these members; returns that loss."""
         model.train()
         total = torch.zeros((), device=self.args.device)
-        for loss in self._passes.losses(model, experience, members, weights, self._record):
+        credit = self._comparisons.in_step(experience)
+        for loss in self._passes.losses(model, experience, members, weights, self._record, credit):
             if not math.isfinite(loss.item()):
                 raise self._diverged("loss", loss.item())
             self.accelerator.backward(loss)
@@ -291,10 +292,14 @@ class Learner(StreamTrainer):
             self._policy.zero_grad()
             self._record.discard()
         experience = self._prepared(batch, score=not as_streamed)
-        write_insights(self._run_dir / "insights", self.version + 1, experience)
+        if self._comparisons.in_step(experience) is None:
+            self._note_insights(experience)
         experience.streamed_loss = loss if as_streamed else None
         self._comparisons.keep(self.version)
         return experience
+
+    def _note_insights(self, experience: Experience) -> None:
+        write_insights(self._run_dir / "insights", experience.version + 1, experience)
 
     def _accumulate_as_groups_come(self) -> tuple[Tensor, list[str]]:
         """Gradients of the groups of the next batch while the rest is being played, before normalisation.
@@ -374,6 +379,9 @@ class Learner(StreamTrainer):
         if experience.steps_done == len(experience.minibatches):
             self._current = None
             self.version += 1
+            if (credit := self._comparisons.in_step(experience)) is not None:
+                experience.metrics |= credit.metrics()
+                self._note_insights(experience)
             began = time.perf_counter()
             self._stream.publish(self.version, self._policy.state_dict())
             self._record.publish_s += time.perf_counter() - began

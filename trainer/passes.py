@@ -1,7 +1,8 @@
 """Forward passes over an experience: log-probabilities to keep, and the loss of each pass of a step.
 
 Everything runs over packed rows. What a loss compares was computed when the batch arrived; where
-the weights have not changed since (one step per batch) π_prox is the step's own forward instead.
+the weights have not changed since (one step per batch) π_prox is the step's own forward instead,
+and credit reads that.
 """
 
 from __future__ import annotations
@@ -47,10 +48,7 @@ class Passes:
         scored: dict[int, PerToken] = {}
         trajectories = [experience.trajectories[m] for m in members]
         for packed in plan(trajectories, self._section.pass_tokens, last=credit is not None):
-            with nullcontext() if credit is None else credit.watching(packed):
-                logp, entropy = action_logprobs(model, packed, self._temperature)
-            if credit is not None:
-                credit.assign(packed, experience, [members[i] for i in packed.members], entropy)
+            logp, _ = self._forward(model, packed, experience, [members[i] for i in packed.members], credit)
             sizes = packed.mask.sum(1).tolist()
             for index, values in zip(packed.members, torch.split(logp.cpu(), sizes), strict=True):
                 scored[members[index]] = values.numpy()
@@ -78,24 +76,46 @@ class Passes:
         members: Sequence[int],
         weights: NDArray[np.float64],
         record: IterationRecord,
+        credit: Credit | None = None,
     ) -> Iterator[Tensor]:
-        """The sum of weighted losses of each pass, `weights` [members] being those of the members' tokens."""
-        for packed in plan([experience.trajectories[m] for m in members], self._section.pass_tokens):
-            per_token = self._token_losses(model, packed, experience, [members[i] for i in packed.members], record)
+        """The sum of weighted losses of each pass, `weights` [members] being those of the members' tokens.
+
+        `credit` assigns the members' γ in the very forward that the loss is of.
+        """
+        trajectories = [experience.trajectories[m] for m in members]
+        for packed in plan(trajectories, self._section.pass_tokens, last=credit is not None):
+            own = [members[i] for i in packed.members]
+            logp, entropy = self._forward(model, packed, experience, own, credit)
+            per_token = self._token_losses(packed, experience, own, logp, entropy, record)
             weight = torch.from_numpy(weights[list(packed.members)]).to(per_token)
             yield (weight[:, None] * per_token).sum()
 
-    def _token_losses(
+    def _forward(
         self,
         model: PreTrainedModel,
         packed: PackedPass,
         experience: Experience,
         members: Sequence[int],
+        credit: Credit | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of a pass's action tokens, [N] each; on the way, `credit` assigns their γ."""
+        with nullcontext() if credit is None else credit.watching(packed):
+            logp, entropy = action_logprobs(model, packed, self._temperature)
+        if credit is not None:
+            credit.assign(packed, experience, members, entropy.detach())
+        return logp, entropy
+
+    def _token_losses(
+        self,
+        packed: PackedPass,
+        experience: Experience,
+        members: Sequence[int],
+        logp: Tensor,
+        entropy: Tensor,
         record: IterationRecord,
     ) -> Tensor:
-        """Loss of each action token, [S, A], 0 where there is none."""
+        """Loss of each action token, [S, A], 0 where there is none; `logp` and `entropy` [N]."""
         section = self._section
-        logp, entropy = action_logprobs(model, packed, self._temperature)
         if not section.entropy_coef:
             entropy = entropy.detach()
 

@@ -371,8 +371,8 @@ class Recipe(Section):
             )
         if learner.stream:
             raise ValueError(
-                "`credit` is assigned in the forward that gives the proximal log-probabilities, which `learner.stream`"
-                " does without: turn one of them off"
+                "`credit` sorts heads by the first pass of a batch, and `learner.stream` trains on groups as they come:"
+                " turn one of them off"
             )
         if credit.kind == "coupled" and credit.lookback >= self.rollout.max_action_tokens:
             raise ValueError(

@@ -73,11 +73,11 @@ def instance_of(row: Mapping[str, Any]) -> Instance:
     if both := set(failing) & set(passing):
         raise RowError(f"{sorted(both)[0]!r} is in FAIL_TO_PASS and in PASS_TO_PASS")
     if (kind := _optional(row, "eval_type") or PASS_AND_FAIL) != PASS_AND_FAIL:
-        raise RowError(f"its eval_type {kind!r} takes tests that nobody reported for passed; only {PASS_AND_FAIL} can be")
+        raise RowError(f"its eval_type {kind!r} takes unreported tests for passed; only {PASS_AND_FAIL} can be")
     if not _optional(row, "eval_script") and not any("::" in test for test in failing):
         raise RowError(
-            f"it has no eval_script, and its tests have no names of pytest's ({failing[0]!r}): take a data set of the 5.x "
-            "schema, whose rows say how their tests are run and read (eval_script, log_parser)"
+            f"it has no eval_script, and its tests have no names of pytest's ({failing[0]!r}): take rows of the 5.x"
+            " schema, whose rows say how their tests are run and read (eval_script, log_parser)"
         )
     return Instance(
         id=texts["instance_id"],

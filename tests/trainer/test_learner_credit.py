@@ -1,4 +1,4 @@
-"""Credit within the learner: read in the proximal forward, applied to advantages alone, resumed bit by bit."""
+"""Credit within the learner: read in a forward that is made anyway, applied to advantages alone, resumed bit by bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rocknroll.trainer.checkpoint import CheckpointError
 from rocknroll.trainer.credit.rhythm import ATTENTIVE, SCHEMES
 from rocknroll.trainer.credit.section import CreditSection, WindowsSection
 from rocknroll.trainer.experience import Experience
+from rocknroll.trainer.insights import read_insights
 from rocknroll.trainer.learner import Learner
+from rocknroll.trainer.learner_section import LearnerSection
 
 WINDOWS = WindowsSection(waad=3, fai_from=2, fai_to=9)
 
@@ -94,10 +96,33 @@ def test_reading_leaves_the_proximal_log_probabilities_as_they_are(tmp_path: Pat
         np.testing.assert_allclose(kept[1][member], values, atol=1e-6)
 
 
-def test_a_copy_reads_what_the_policy_would(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["coupled", "uniform"])
+def test_with_one_step_credit_takes_no_forward_of_its_own(tmp_path: Path, kind: str) -> None:
+    settings = SECTION.model_copy(update={"iterations": 2, "pass_tokens": 10_000})
+    forwards = []
+    for credit in (None, section(kind)):
+        subject = learner(tmp_path / str(credit is None), Recording(), settings, credit=credit)
+        calls: list[bool] = []
+        subject._policy.register_forward_hook(lambda *_, calls=calls: calls.append(torch.is_grad_enabled()))
+        subject.learn()
+        forwards.append(calls)
+    assert forwards[0] == forwards[1] == [True] * 2
+    trajectory = Recording().next_batch(0).groups[0].trajectories[0]
+    found = read_insights(tmp_path / "False" / "insights", 1, trajectory.id)
+    assert ("waad" in found) is (kind == "coupled") and (found["gamma"] >= 1).all()
+
+
+def test_reading_leaves_the_gradient_of_a_step_as_it_is(tmp_path: Path) -> None:
+    plain = first_gradient(tmp_path / "plain", SECTION)
+    read = first_gradient(tmp_path / "read", SECTION, credit=section("coupled", amplification=1.0))
+    torch.testing.assert_close(read, plain, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("settings", [SECTION, THOROUGH], ids=["one step", "several"])
+def test_a_copy_reads_what_the_policy_would(tmp_path: Path, settings: LearnerSection) -> None:
     kept = []
     for source in ("policy", "copy"):
-        subject = learner(tmp_path / source, Recording(), THOROUGH, credit=section(source=source))
+        subject = learner(tmp_path / source, Recording(), settings, credit=section(source=source))
         seen = experiences(subject)
         subject.learn()
         kept.append([experience.gamma for experience in seen])

@@ -1,4 +1,5 @@
-"""Gives the action tokens of a batch their γ, from the forward that gives the proximal log-probabilities.
+"""Gives the action tokens of a batch their γ, from the forward that gives the proximal log-probabilities, which with
+one optimiser step per batch is the step's own.
 
 No second forward, and no second model: the chosen layers' attention is reduced while the policy computes it. Every
 `refresh_every` iterations the first pass of the batch is reduced exactly, which tells the span of each head, and the
@@ -55,6 +56,11 @@ class Credit:
         self._spans = np.zeros(0)
         self._reader: AttentionReader | None = None
         self._figures: defaultdict[str, list[Array]] = defaultdict(list)
+
+    @property
+    def copied(self) -> bool:
+        """Whether a copy of the policy is read."""
+        return self._copy is not None
 
     def begin(self, version: int, policy: PreTrainedModel) -> PreTrainedModel:
         """Before the first pass of the batch for `version`; the model whose passes are to be watched."""
