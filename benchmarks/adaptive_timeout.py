@@ -127,7 +127,7 @@ def main() -> int:
         "sandboxes": SANDBOXES,
     }
     reporting.emit(
-        "adaptive_timeout", {"adaptive_over_fixed": round(statistics.median(ratios), 3)}, figures, arguments.json
+        "adaptive_timeout", {"fixed_over_adaptive": round(statistics.median(ratios), 3)}, figures, arguments.json
     )
     return 0
 
