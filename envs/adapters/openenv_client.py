@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import gymnasium
@@ -57,6 +58,8 @@ class OpenEnvEnv(gymnasium.Env[str, str]):
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_s, self._encode, self._decode = timeout_s, action, text
         self._socket: ClientConnection | None = None
+        self._open = ExitStack()
+        """Of the connection."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode; `options` are sent as they are (our server knows `task`, `split`, `index`, `episode_id`).
@@ -66,7 +69,7 @@ class OpenEnvEnv(gymnasium.Env[str, str]):
         """
         super().reset(seed=seed)
         if self._socket is None:
-            self._socket = self._connect()
+            self._connect()
         data = self._ask("reset", {**(options or {}), **({} if seed is None else {"seed": seed})})
         return self._decode(data["observation"]), dict(data.get("metadata") or {})
 
@@ -87,13 +90,13 @@ class OpenEnvEnv(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         """End the session. Idempotent."""
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close()
+        self._socket = None
+        self._open.close()
 
-    def _connect(self) -> ClientConnection:
+    def _connect(self) -> None:
         try:
-            return connect(self._url, additional_headers=self._headers, max_size=None, proxy=None)
+            connecting = connect(self._url, additional_headers=self._headers, max_size=None, proxy=None)
+            self._socket = self._open.enter_context(connecting)
         except (OSError, WebSocketException) as error:
             raise ServiceUnreachable(f"no OpenEnv server answers at {self._url}: {error}") from error
 

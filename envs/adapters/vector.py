@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -127,6 +127,12 @@ class SandboxVectorEnv(VectorEnv[Texts, Texts, NDArray[Any]]):
     def close_extras(self, **_: Any) -> None:
         """End every sandbox."""
         self._places.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def _play(self, index: int, action: str) -> Member:
         member = self._members[index]

@@ -37,7 +37,7 @@ from rocknroll.sandbox.runtimes.process import ProcessRuntime
 
 pytestmark = pytest.mark.asyncio
 TOKEN = "a token of some length"
-PATIENCE = Patience(step_s=3600.0, sandbox_s=1.0)
+PATIENCE = Patience(step_s=3600.0)
 
 
 @dataclass
@@ -62,10 +62,13 @@ async def served(
     access: Access | None = None,
     idle_s: float = 900.0,
     ping_s: float = 20.0,
+    patience: Patience = PATIENCE,
+    ready: bool = True,
 ) -> AsyncIterator[Served]:
     family = OwnFamily(target)
     async with Fleet(sandbox_spec(family), size, ProcessRuntime()) as fleet:
-        app = create_app(family, FleetPlaces(fleet, PATIENCE), access or Access(), idle_s)
+        app = create_app(family, FleetPlaces(fleet, patience), access or Access(), idle_s)
+        await eventually(lambda: not ready or fleet.metrics()["state_READY"] == size, "the fleet is ready")
         async with listening(app, ping_s=ping_s) as url:
             yield Served(url, fleet)
 
@@ -134,7 +137,13 @@ async def test_our_client_plays_on_a_server_of_the_openenv_package() -> None:
 
 
 async def test_only_those_who_play_hold_a_sandbox() -> None:
-    async with served() as server, server.session(), server.session(), server.session() as playing:
+    impatient = Patience(sandbox_s=0.2)
+    async with (
+        served(patience=impatient) as server,
+        server.session(),
+        server.session(),
+        server.session() as playing,
+    ):
         assert (await ask(playing, "reset"))["type"] == "observation"
         assert server.leased == 1
         async with server.session() as late:
@@ -149,12 +158,12 @@ async def test_a_client_that_vanishes_in_the_middle_of_a_step_gives_its_sandbox_
     async with served() as server:
         async with server.session() as socket:
             await ask(socket, "reset")
-            before = server.fleet.snapshot()[0]["generation"]
+            before = server.fleet.snapshot()[0]["pid"]
             await socket.send(json.dumps({"type": "step", "data": {"text": "hang"}}))
             await asyncio.sleep(0)
             socket.transport.abort()
         await eventually(
-            lambda: server.fleet.snapshot()[0]["generation"] > before and server.fleet.metrics()["state_READY"] == 1,
+            lambda: server.fleet.snapshot()[0]["pid"] != before and server.fleet.metrics()["state_READY"] == 1,
             "the sandbox that still hangs was replaced",
         )
 
@@ -189,7 +198,7 @@ async def test_the_end_of_the_server_ends_its_sessions() -> None:
 
 
 async def test_an_environment_that_cannot_be_made_leaks_no_slot() -> None:
-    async with served("own_envs:Broken") as server:
+    async with served("own_envs:Broken", ready=False) as server:
         for _ in range(3):
             async with server.session() as socket:
                 reply = await ask(socket, "reset")
@@ -220,8 +229,9 @@ async def test_a_sandbox_that_is_killed_is_a_typed_error_and_the_session_goes_on
 
     async with served() as server, server.session() as socket:
         await ask(socket, "reset")
+        await socket.send(json.dumps({"type": "step", "data": {"text": "hang"}}))
         os.kill(server.fleet.snapshot()[0]["pid"], signal.SIGKILL)
-        reply = await ask(socket, "step", text="1")
+        reply = json.loads(await socket.recv())
         assert reply["type"] == "error"
         assert reply["data"]["kind"] in ("sandbox_lost", "lease_lost")
         assert (await ask(socket, "step", text="1"))["data"]["code"] == "SESSION_ERROR"
@@ -293,7 +303,7 @@ async def test_the_schema_is_what_generic_clients_build_actions_from() -> None:
 
 
 async def test_the_client_says_what_is_wrong() -> None:
-    async with served() as server, server.session() as other:
+    async with served(patience=Patience(sandbox_s=0.2)) as server, server.session() as other:
         await ask(other, "reset")
         with pytest.raises(LeaseTimeout):
             await asyncio.to_thread(OpenEnvEnv(server.url).reset)

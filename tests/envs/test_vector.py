@@ -47,8 +47,8 @@ def test_a_member_begins_anew_in_the_step_after_its_end(lock: SandboxVectorEnv) 
     assert texts == ("It opens.", "1: closed, try 1", "1: closed, try 1")
     assert (rewards.tolist(), terminated.tolist()) == ([1.0, 0.0, 0.0], [True, False, False])
     assert infos["won"].tolist() == [True, False, False]
-    texts, rewards, terminated, _, _ = lock.step(["ignored", "2", "3"])
-    assert texts[:2] == ("A lock.", "2: closed, try 2")
+    texts, rewards, terminated, _, _ = lock.step(["ignored", "x", "3"])
+    assert texts[:2] == ("A lock.", "x: closed, try 2")
     assert (rewards.tolist(), terminated.tolist()) == ([0.0, 0.0, 1.0], [False, False, True])
 
 
