@@ -152,5 +152,13 @@ class OutsideFamily(Protocol):
         """
 
 
+@runtime_checkable
+class Preloads(Protocol):
+    """A family whose environment imports, only when it is made, modules that its entry point does not name."""
+
+    def modules(self) -> Sequence[str]:
+        """Their names; imported once for all sandboxes, and visible inside with the folder they are in."""
+
+
 class EnvDataError(Exception):
     """An environment's data is missing, incomplete or corrupt."""

@@ -49,7 +49,7 @@ class FaultsSection(Section):
 
 class EnvSection(Section):
     name: str = "alfworld"
-    """A registered environment family (`roll doctor` lists them)."""
+    """A registered environment family (`roll doctor` lists them), an entry point's, or your own `module:Class`."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The family's own settings, checked by the family's model."""
     faults: FaultsSection = FaultsSection()

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from rocknroll.envs import faulty
+from rocknroll.envs.places import env_spec
 from rocknroll.envs.text import OutsideFamily
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
-from rocknroll.sandbox.spec import EnvSpec, RestartPolicy, SandboxSpec
+from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
 from rocknroll.trainer.rollout.environments import FleetEnvironments
@@ -60,15 +61,14 @@ async def open_environments(
 def sandbox_spec(domain: Domain) -> SandboxSpec:
     """A sandbox that plays the domain, under the faults that the recipe asks for."""
     env, family = domain.section.env, domain.family
-    entry_point, kwargs = family.entry_point, dict(family.env_kwargs())
-    modules: tuple[str, ...] = ()
+    inside = env_spec(family)
     if _is_faulty(env):
-        modules = (entry_point.partition(":")[0],)
-        kwargs = {"entry_point": entry_point, "kwargs": kwargs, "faults": env.faults.model_dump()}
-        entry_point = faulty.ENTRY_POINT
+        kwargs = {"entry_point": inside.entry_point, "kwargs": inside.kwargs, "faults": env.faults.model_dump()}
+        modules = (inside.entry_point.partition(":")[0], *inside.modules)
+        inside = inside.model_copy(update={"entry_point": faulty.ENTRY_POINT, "kwargs": kwargs, "modules": modules})
     return SandboxSpec(
         name=domain.title.replace(":", ".")[-NAME_CHARS:],
-        env=EnvSpec(entry_point=entry_point, kwargs=kwargs, modules=modules),
+        env=inside,
         reuse="reset",
         readable=tuple(family.data_folders()),
         restart=RESTARTS,
