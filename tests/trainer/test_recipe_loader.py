@@ -146,7 +146,10 @@ def test_wrong_type_says_key_expectation_and_value(override: str, says: str) -> 
         (("credit.windows.fai_from=20", "credit.windows.fai_to=10"), "`credit.windows.fai_from` (20) must not exceed"),
         (("credit.kind=local", "learner.objective=gspo"), "one ratio for all of them, under which only their mean"),
         (("credit.kind=random", "learner.objective=topr"), "take another objective than `topr`"),
-        (("credit.kind=local", "learner.stream=true", "rollout.async_ratio=0"), "`learner.stream` trains on groups as they come"),
+        (
+            ("credit.kind=local", "learner.stream=true", "rollout.async_ratio=0"),
+            "`learner.stream` trains on groups as they come",
+        ),
         (("credit.kind=coupled", "credit.lookback=16"), "`credit.lookback` (16) is longer than any response before"),
         (
             ("credit.kind=global", "credit.windows.fai_from=1024", "credit.windows.fai_to=2000"),
