@@ -154,6 +154,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     ]
 
 
+def test_a_run_of_single_steps_resumes_bit_by_bit(tmp_path: Path) -> None:
+    """Stopped between two batches for which the heads are sorted only once."""
+    settings, credit = SECTION.model_copy(update={"iterations": 4}), section()
+    whole = learner(tmp_path / "whole", Recording(), settings, credit=credit)
+    whole.learn()
+    stopped = learner(tmp_path / "cut", Recording(), settings, credit=credit)
+    stop_at_step(stopped, 3)
+    assert not stopped.learn()
+    resumed = learner(tmp_path / "cut", Recording(), settings, model=played.tiny_qwen3(seed=9), credit=credit)
+    assert resumed.learn(resume=True)
+    assert same(whole._policy.state_dict(), resumed._policy.state_dict())
+
+
 def test_a_run_cannot_begin_to_read_attention_in_the_middle(tmp_path: Path) -> None:
     learner(tmp_path, Recording(), SECTION.model_copy(update={"iterations": 2})).learn()
     with pytest.raises(CheckpointError, match=r"credit\.json is missing: this run began with"):
