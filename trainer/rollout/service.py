@@ -10,11 +10,11 @@ whatever it is doing, so a killed learner leaves nothing.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing as mp
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -23,6 +23,7 @@ from typing import Any
 
 from rocknroll.envs.text import Task
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.rollout.batch_files import BatchFiles
 from rocknroll.trainer.rollout.ledger import Ledger
 from rocknroll.trainer.rollout.ledger_file import LedgerError
@@ -60,11 +61,10 @@ class RolloutService:
     def __init__(
         self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
     ) -> None:
-        context = mp.get_context("spawn")
+        context = forking.context()
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, recipe, model_folder, run_folder, concurrency), name="rollout", daemon=False
-        )
+        arguments = (theirs, dict(os.environ), recipe, model_folder, run_folder, concurrency)
+        self._process = context.Process(target=_serve, args=arguments, name="rollout", daemon=False)
         self._process.start()
         theirs.close()
 
@@ -141,10 +141,17 @@ class RolloutService:
 
 
 def _serve(
-    connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None, concurrency: int | None
+    connection: Connection,
+    environment: Mapping[str, str],
+    recipe: Recipe,
+    model_folder: Path,
+    run_folder: Path | None,
+    concurrency: int | None,
 ) -> None:
-    """Entry point of the process."""
+    """Entry point of the process, which is forked from a server that may know an older `environment`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the learner decides
+    os.environ.clear()
+    os.environ.update(environment)
     folder = None if run_folder is None else RunFolder(run_folder)
     try:
         asyncio.run(_Server(connection, recipe, model_folder, folder, concurrency or recipe.sandbox.count).run())
