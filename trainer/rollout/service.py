@@ -10,14 +10,13 @@ whatever it is doing, so a killed learner leaves nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,8 @@ class RolloutService:
     def __init__(
         self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
     ) -> None:
-        context = forking.context()
-        self._connection, theirs = context.Pipe()
-        arguments = (theirs, dict(os.environ), recipe, model_folder, run_folder, concurrency)
-        self._process = context.Process(target=_serve, args=arguments, name="rollout", daemon=False)
+        self._connection, theirs = Pipe()
+        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, concurrency, name="rollout")
         self._process.start()
         theirs.close()
 
@@ -141,17 +138,10 @@ class RolloutService:
 
 
 def _serve(
-    connection: Connection,
-    environment: Mapping[str, str],
-    recipe: Recipe,
-    model_folder: Path,
-    run_folder: Path | None,
-    concurrency: int | None,
+    connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None, concurrency: int | None
 ) -> None:
-    """Entry point of the process, which is forked from a server that may know an older `environment`."""
+    """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the learner decides
-    os.environ.clear()
-    os.environ.update(environment)
     folder = None if run_folder is None else RunFolder(run_folder)
     try:
         asyncio.run(_Server(connection, recipe, model_folder, folder, concurrency or recipe.sandbox.count).run())
