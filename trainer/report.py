@@ -66,7 +66,7 @@ def _headlines(evaluations: Sequence[Evaluation]) -> list[str]:
         first, last = rows[0].result, rows[-1].result
         lines.append(
             f'<p class="lead">{escape(split)}: {_rate(first)} before RL, <b>{_rate(last)}</b> after'
-            f" {rows[-1].iteration} iterations ({last.episodes} games, greedy unless the recipe says otherwise).</p>"
+            f" {rows[-1].iteration} iterations ({last.episodes} tasks, greedy unless the recipe says otherwise).</p>"
         )
     return lines
 
@@ -98,7 +98,7 @@ def _kinds(evaluations: Sequence[Evaluation]) -> str:
             f"<td>{before.by_kind[kind].success_rate:.0%}</td><td>{after.by_kind[kind].success_rate:.0%}</td></tr>"
             for kind in sorted(before.by_kind.keys() & after.by_kind.keys())
         )
-        head = f"<tr><th>{escape(split)}</th><th>games</th><th>before</th><th>after</th></tr>"
+        head = f"<tr><th>{escape(split)}</th><th>tasks</th><th>before</th><th>after</th></tr>"
         tables.append(f"<table>{head}{body}</table>")
     return "".join(tables)
 

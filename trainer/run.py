@@ -137,7 +137,7 @@ def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
     domains = Domains(recipe)
     for domain in domains:
         ui.phase(f"{domain.title} data")
-        domain.family.prepare(lambda done, total: ui.progress("games", done, total))
+        domain.family.prepare(lambda done, total: ui.progress("tasks", done, total))
     return domains
 
 

@@ -138,7 +138,7 @@ def test_flat_and_single_points_can_be_drawn() -> None:
 def test_inspect_summarises_a_run(roll: Callable[..., Result], folder: RunFolder) -> None:
     text = roll("inspect", folder.path).stdout
     assert "3 of 40 iterations" in text
-    assert "before RL      30.0% of 10 unseen games" in text
+    assert "before RL      30.0% of 10 unseen tasks" in text
     assert f"go on with: roll train --resume {folder.path}" in text
     data = json.loads(roll("inspect", folder.path, "--json").stdout)
     assert (data["iterations"], data["finished"]) == (3, False)

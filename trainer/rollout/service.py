@@ -10,19 +10,19 @@ whatever it is doing, so a killed learner leaves nothing.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing as mp
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.text import Task
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.rollout.batch_files import BatchFiles
 from rocknroll.trainer.rollout.ledger import Ledger
 from rocknroll.trainer.rollout.ledger_file import LedgerError
@@ -60,11 +60,8 @@ class RolloutService:
     def __init__(
         self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
     ) -> None:
-        context = mp.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, recipe, model_folder, run_folder, concurrency), name="rollout", daemon=False
-        )
+        self._connection, theirs = Pipe()
+        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, concurrency, name="rollout")
         self._process.start()
         theirs.close()
 
