@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -69,6 +70,11 @@ def _others_of(task: RankTask) -> Iterator[tuple[OtherRanks, Any, torch.device]]
         store = meeting_point(LOCALHOST, size)
         yield RankProcesses(task, store.host, store.port, size), store, devices[0]
         return
+    if find_spec("ray") is None:
+        raise RecipeError(
+            f"The learner's ranks are to be on the Ray cluster at {address} (`cluster.address`, $RAY_ADDRESS), and Ray is"
+            " not installed: pip install 'rocknroll[ray]', or set `cluster.address: local` for this machine alone."
+        )
     from rocknroll.trainer.cluster import RankActors, on_cluster
 
     with on_cluster(address) as host:

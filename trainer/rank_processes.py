@@ -6,20 +6,20 @@ rank 0's: the others learn from it when to stop.
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import signal
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
 from rocknroll.trainer.errors import LearnerRankLost
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout import forking
 
 LOCALHOST = "127.0.0.1"
 LOADING_S = 300.0
@@ -65,16 +65,13 @@ class RankProcesses:
 
     def __init__(self, task: RankTask, host: str, port: int, size: int) -> None:
         """The ranks meet at `host`:`port`."""
-        context = mp.get_context("spawn")
         self._size = size
         self._said: dict[int, str] = {}
         self._processes: dict[int, BaseProcess] = {}
         self._connections: dict[int, Connection] = {}
         for rank in range(1, size):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(theirs, task, rank, size, host, port), name=f"learner rank {rank}", daemon=True
-            )
+            ours, theirs = Pipe()
+            process = forking.process(_serve, theirs, task, rank, size, host, port, name=f"learner rank {rank}")
             process.start()
             theirs.close()
             self._processes[rank], self._connections[rank] = process, ours

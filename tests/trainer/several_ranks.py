@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rocknroll.trainer.policy import build_tokenizer, save_policy
 from rocknroll.trainer.rank_processes import LOCALHOST, RankTask
 from rocknroll.trainer.ranks import Ranks, joined, meeting_point
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.trajectory import Group
 
 CPU = torch.device("cpu")
@@ -60,9 +60,8 @@ class Second:
     """Rank 1, for one learner after the other."""
 
     def __init__(self) -> None:
-        context = mp.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._connection, theirs = Pipe()
+        self._process = forking.process(_serve, theirs, name="rank 1 of the tests")
         self._process.start()
         theirs.close()
 

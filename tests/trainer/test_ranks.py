@@ -191,13 +191,9 @@ def test_torchrun_is_refused(policy: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def orphans() -> list[int]:
-    """Processes that are ranks of a learner started by this test."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with_name = " ".join(child.cmdline())
-        if "spawn_main" in with_name and child.pid not in SHARED:
-            found.append(child.pid)
-    return found
+    """Processes of ranks that this process started, through the server that they are forked from."""
+    servers = [child for child in psutil.Process().children() if "forkserver" in " ".join(child.cmdline())]
+    return [rank.pid for server in servers for rank in server.children() if rank.pid not in SHARED]
 
 
 SHARED: set[int] = set()
