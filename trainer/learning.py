@@ -72,8 +72,8 @@ def _others_of(task: RankTask) -> Iterator[tuple[OtherRanks, Any, torch.device]]
         return
     if find_spec("ray") is None:
         raise RecipeError(
-            f"The learner's ranks are to be on the Ray cluster at {address} (`cluster.address`, $RAY_ADDRESS), and Ray is"
-            " not installed: pip install 'rocknroll[ray]', or set `cluster.address: local` for this machine alone."
+            f"The learner's ranks are to be on the Ray cluster at {address} (`cluster.address`, $RAY_ADDRESS), and Ray"
+            " is not installed: pip install 'rocknroll[ray]', or set `cluster.address: local` for this machine alone."
         )
     from rocknroll.trainer.cluster import RankActors, on_cluster
 
