@@ -109,6 +109,8 @@ class SandboxSection(Section):
     runtime: Literal["process"] = "process"
     count: PositiveInt = 32
     """Sandboxes kept ready; one environment, one lease and one trajectory each."""
+    least: PositiveInt | None = None
+    """Let the number follow what engines and learner can use, between this and `count`; not given: always `count`."""
     step_timeout_s: PositiveFloat = 30.0
     """A step that takes longer counts as hung: the episode is lost and the sandbox replaced, ..."""
     reset_timeout_s: PositiveFloat | None = None
@@ -330,6 +332,15 @@ class Recipe(Section):
         if rollout.tail_batching.enabled and (rollout.redundancy.groups or rollout.redundancy.members):
             raise ValueError("`rollout.tail_batching` launches spare episodes itself: leave `rollout.redundancy` at 0")
         batch = rollout.num_groups * rollout.group_size
+        if self.sandbox.least is not None and self.sandbox.least > self.sandbox.count:
+            raise ValueError(
+                f"`sandbox.least` ({self.sandbox.least}) must not exceed `sandbox.count` ({self.sandbox.count})"
+            )
+        if self.sandbox.least is not None and rollout.turn_barrier:
+            raise ValueError(
+                "`rollout.turn_barrier` makes a whole batch step together, and with `sandbox.least` there may be too"
+                " few sandboxes for it: leave one of them out"
+            )
         if rollout.turn_barrier and (rollout.async_ratio or spare or self.sandbox.count < batch):
             raise ValueError(
                 "`rollout.turn_barrier` makes a whole batch step together: it needs `rollout.async_ratio` 0, no"

@@ -13,7 +13,7 @@ from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
-from rocknroll.trainer.rollout.environments import FleetEnvironments
+from rocknroll.trainer.rollout.environments import FleetEnvironments, part_of
 
 RESTARTS = RestartPolicy(limit=200, backoff_limit_s=1.0)
 """A slot that loses its sandbox again and again is not given up in the middle of a run, for what a run bears is
@@ -25,15 +25,16 @@ NAME_CHARS = 40
 
 @asynccontextmanager
 async def open_environments(
-    recipe: Recipe, domains: Domains
+    recipe: Recipe, domains: Domains, share: float = 1.0
 ) -> AsyncIterator[tuple[Mapping[str, Fleet], FleetEnvironments]]:
-    """Where the recipe's episodes are played, and the fleets of the domains that have one."""
+    """Where the recipe's episodes are played, and the fleets of the domains that have one; these begin with `share` of
+    their sandboxes."""
     async with AsyncExitStack() as stack:
         fleets = {
             domain.name: await stack.enter_async_context(
                 Fleet(
                     sandbox_spec(domain),
-                    size=_sandboxes(domain, recipe),
+                    size=part_of(_sandboxes(domain, recipe), share),
                     runtime=ProcessRuntime(),
                     store=None,
                 )
@@ -48,6 +49,7 @@ async def open_environments(
         }
         environments = FleetEnvironments(
             fleets,
+            sizes={domain.name: _sandboxes(domain, recipe) for domain in domains},
             lease_s=recipe.sandbox.lease_s,
             step_timeout_s=recipe.sandbox.step_timeout_s,
             reset_timeout_s=recipe.sandbox.reset_timeout_s,

@@ -57,11 +57,9 @@ class RolloutService:
     RolloutFailed when the process failed or died, and what its files are to blame for as StorageError or LedgerError.
     """
 
-    def __init__(
-        self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None) -> None:
         self._connection, theirs = Pipe()
-        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, concurrency, name="rollout")
+        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, name="rollout")
         self._process.start()
         theirs.close()
 
@@ -137,14 +135,12 @@ class RolloutService:
             ) from failure
 
 
-def _serve(
-    connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None, concurrency: int | None
-) -> None:
+def _serve(connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the learner decides
     folder = None if run_folder is None else RunFolder(run_folder)
     try:
-        asyncio.run(_Server(connection, recipe, model_folder, folder, concurrency or recipe.sandbox.count).run())
+        asyncio.run(_Server(connection, recipe, model_folder, folder).run())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the learner is gone
     finally:
@@ -154,14 +150,11 @@ def _serve(
 class _Server:
     """The process's end: builds the rollout side and answers calls in order."""
 
-    def __init__(
-        self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None, concurrency: int
-    ) -> None:
+    def __init__(self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None) -> None:
         self._connection = connection
         self._recipe = recipe
         self._model_folder = model_folder
         self._folder = folder
-        self._concurrency = concurrency
         self._calls: asyncio.Queue[tuple[str, tuple[Any, ...]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -187,7 +180,7 @@ class _Server:
 
         try:
             with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
-                async with assemble(self._recipe, self._model_folder, self._concurrency, ledger) as self._parts:
+                async with assemble(self._recipe, self._model_folder, ledger) as self._parts:
                     self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
                     self._go_on(ledger)
                     while True:
