@@ -9,6 +9,8 @@ from hypothesis import settings
 
 for name, value in {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}.items():
     os.environ.setdefault(name, value)
+# A Ray cluster that happens to run here is none of the tests' business; those of clusters name their own.
+os.environ["RAY_ADDRESS"] = "local"
 
 # A loaded machine may take any time for any example; pytest-timeout catches what hangs.
 settings.register_profile("shared machine", deadline=None)

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from rocknroll.trainer.cluster_section import ClusterSection
 from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.learner_section import LearnerSection
@@ -216,6 +217,7 @@ class Recipe(Section):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
     seed: NonNegativeInt = 0
+    cluster: ClusterSection = ClusterSection()
     env: EnvSection = EnvSection()
     domains: dict[str, DomainSection] = Field(default_factory=dict)
     """Several environments in one run, by a name of their own, in place of `env` (docs/rollouts/domains.md)."""
