@@ -20,6 +20,7 @@ from rocknroll.sandbox.errors import ClusterUnavailable
 LOCAL, AUTO = "local", "auto"
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 INSTALL = "pip install 'rocknroll[ray]'"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECT_TIMEOUT_S = 5.0
 """Of the TCP connection to a cluster's address; Ray itself would try for minutes."""
 
@@ -145,11 +146,24 @@ def _answering(choice: ClusterChoice) -> ClusterChoice:
 def _refusal(address: str) -> str:
     """Why nothing can be reached there; empty when something listens."""
     host, _, port = address.rpartition(":")
+    host = host.strip("[]")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S):
+        if host in LOOPBACK:
+            host = _own_address()
+        with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S):
             return ""
     except OSError as error:
         return str(error)
+
+
+def _own_address() -> str:
+    """What Ray replaces loopback by: nothing is sent, the kernel only says which way it would go."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("8.8.8.8", 80))
+        except OSError:
+            return LOOPBACK[0]  # a machine without a network has no other
+        return str(probe.getsockname()[0])
 
 
 def _started(environ: Mapping[str, str], folder: Path | None) -> str | None:

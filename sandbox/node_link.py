@@ -7,6 +7,7 @@ its sandboxes are gone is another question: only the end of the tether or of the
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,6 +36,7 @@ START_SLACK_S = 5.0
 """Beyond the specification's own timeout, which the node keeps."""
 IMAGES_S = 30.0
 """A list of images is good for so long."""
+_log = logging.getLogger(__name__)
 
 
 class NodeLink:
@@ -179,10 +181,10 @@ class NodeLink:
         if not self.lost.done():
             try:
                 await self.ask("close")
-                self._sever()
-            except SandboxError:
-                pass  # it ends with its owner, or when its lease does
+            except SandboxError as silent:
+                _log.warning("%s; what it runs ends with this process, or when its lease does", silent)
             self.lose("the fleet closed")
+        self._sever()
         if self._tether is not None:
             self._tether.abort()
 

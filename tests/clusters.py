@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import rocknroll
 from rocknroll.sandbox.cluster import ClusterChoice
 from rocknroll.sandbox.errors import SandboxError
 from rocknroll.sandbox.node_lease import NodePolicy
@@ -18,8 +19,7 @@ from rocknroll.sandbox.spec import EnvSpec, SandboxSpec
 
 STORE_BYTES = 80 << 20
 """The least that Ray takes; nothing is ever stored."""
-SMALL = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
-QUIET = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0", "RAY_DEDUP_LOGS": "0"}
+SMALL = {"num_cpus": 0, "object_store_memory": STORE_BYTES}
 POLICY = NodePolicy(interval_s=0.5, timeout_s=1.5, failures=3, ttl_s=8.0)
 PLAYTHING = EnvSpec(entry_point="playthings:Plaything", python_path=(Path(__file__).parent / "sandbox",))
 WAIT_S = 60.0
@@ -31,22 +31,32 @@ def small_cluster(*room: int, head_room: int = 0, **everywhere: Any) -> Iterator
     """A head, and a node for each number of `room`, which is how many sandboxes it takes."""
     from ray.cluster_utils import Cluster
 
-    os.environ.update({**QUIET, "PYTHONPATH": os.pathsep.join(str(path) for path in package_path())})
-    head = {**SMALL, "include_dashboard": False, "resources": {"sandboxes": head_room} if head_room else {}}
-    cluster = Cluster(initialize_head=True, head_node_args={**head, **everywhere})
+    bare = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    head = {**SMALL, **bare, "resources": {"sandboxes": head_room} if head_room else {}}
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(Path(rocknroll.__file__).parents[1])  # for the processes of the nodes
+    cluster = Cluster()
     try:
+        _add(cluster, {**head, **everywhere})
         for sandboxes in room:
-            cluster.add_node(**{**SMALL, "resources": {"sandboxes": sandboxes}, **everywhere})
+            _add(cluster, {**SMALL, "resources": {"sandboxes": sandboxes}, **everywhere})
         yield cluster
     finally:
         cluster.shutdown()
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
-def package_path() -> list[Path]:
-    """Where this package is imported from, for processes that are not started by this one."""
-    import rocknroll
-
-    return [Path(rocknroll.__file__).parents[1]]
+def _add(cluster: Any, options: dict[str, Any]) -> None:
+    """Ray gives a node 30 s to come up, whatever the machine has to do."""
+    for last in (False, False, True):
+        try:
+            cluster.add_node(**options)
+            return
+        except Exception as slow:
+            if last or "timed out" not in str(slow):
+                raise
 
 
 def choice(cluster: Any) -> ClusterChoice:

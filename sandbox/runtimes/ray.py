@@ -307,7 +307,9 @@ def check_versions(node: str, theirs: Mapping[str, str], ours: Mapping[str, str]
     Raises:
         ClusterUnavailable: something is of another version there.
     """
-    other = [f"{what} {theirs.get(what)} (here {version})" for what, version in ours.items() if theirs[what] != version]
+    other = [
+        f"{what} {theirs.get(what)} (here {version})" for what, version in ours.items() if theirs.get(what) != version
+    ]
     if other:
         raise ClusterUnavailable(
             f"node {node} has {', '.join(other)}: install the same versions on all nodes and restart Ray there"

@@ -20,7 +20,7 @@ from rocknroll.sandbox.runtimes.ray import check_versions, rooms
 @pytest.fixture
 def head() -> Iterator[str]:
     """An address where something listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("0.0.0.0", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 

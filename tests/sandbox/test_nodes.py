@@ -30,8 +30,11 @@ from rocknroll.sandbox.errors import (
     StaleToken,
 )
 from rocknroll.sandbox.fleet import Fleet
+from rocknroll.sandbox.fleetfile import parse_fleet
 from rocknroll.sandbox.runtimes import ray as nodes
 from rocknroll.sandbox.runtimes.ray import RayRuntime
+from rocknroll.sandbox.site import Site
+from rocknroll.sandbox.state_folder import StateFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 SIZE = 4
@@ -147,6 +150,17 @@ async def test_a_folder_that_nodes_lack_is_named(runtime: RayRuntime, tmp_path: 
 async def test_an_image_that_no_node_has_is_named(runtime: RayRuntime) -> None:
     lost = await error_of(runtime.start(playthings(image="nobody/has:this", env=None), "box-0.1", 1))
     assert isinstance(lost, ImageNotFound) and "no node has the image nobody/has:this" in str(lost)
+
+
+async def test_a_fleet_file_puts_all_its_pools_on_the_nodes(cluster: Any, runtime: RayRuntime, folder: Path) -> None:
+    data = {"cluster": {"address": cluster.address}, "pools": {"red": {"size": 1}, "blue": {"size": 1}}}
+    async with Site(parse_fleet(data, "test", folder), StateFolder(folder / "state")) as site:
+        await site.wait_ready()
+        nodes = {row["name"] for row in runtime.nodes()}
+        assert {row["pool"]: row["node"] in nodes for row in site.snapshot()} == {"red": True, "blue": True}
+        sandbox = await site.lease("blue", "me")
+        assert (await sandbox.exec("echo $ROCKNROLL_SANDBOX")).stdout == b"blue-0.1\n"
+        assert "started" in [event["kind"] for event in (await site.describe("red"))["events"]]
 
 
 async def test_a_node_of_another_version_is_refused_by_name(
