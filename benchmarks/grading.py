@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,12 @@ async def compare(
             if own != their:
                 disagreements.append(f"{instance.id} {name}: ours {own}, official {their}")
         measured = {**mine.figures("ours"), **theirs.figures("official")}
+        gold = [name == "gold" for name, _ in verdicts]
         ratios = {
             "container_cpu_over_official": median_ratio(mine.container_s, theirs.container_s),
+            "container_cpu_over_official_for_gold": median_ratio(
+                *(list(compress(meter.container_s, gold)) for meter in (mine, theirs))
+            ),
             "cpu_over_official": median_ratio(mine.cpu_s, theirs.cpu_s),
         }
         resolved: dict[str, list[str]] = {"ours": [], "official": []}

@@ -22,7 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from rocknroll.trainer.cluster_section import ClusterSection
+from rocknroll.trainer.architecture import Architecture
+from rocknroll.trainer.cluster_section import ClusterSection, device_count
 from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.learner_section import LearnerSection
@@ -82,6 +83,8 @@ class PolicySection(Section):
     model: str = "tiny"
     """`tiny` (made here, with a word tokenizer trained on expert episodes), a hub id, or a local folder."""
     tiny: TinyModel = TinyModel()
+    architecture: Architecture | None = None
+    """The shape of `model`, for `roll plan --placement` on a machine that does not have it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
@@ -106,6 +109,8 @@ class SandboxSection(Section):
     runtime: Literal["process"] = "process"
     count: PositiveInt = 32
     """Sandboxes kept ready; one environment, one lease and one trajectory each."""
+    least: PositiveInt | None = None
+    """Let the number follow what engines and learner can use, between this and `count`; not given: always `count`."""
     step_timeout_s: PositiveFloat = 30.0
     """A step that takes longer counts as hung: the episode is lost and the sandbox replaced, ..."""
     reset_timeout_s: PositiveFloat | None = None
@@ -217,7 +222,6 @@ class Recipe(Section):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
     seed: NonNegativeInt = 0
-    cluster: ClusterSection = ClusterSection()
     env: EnvSection = EnvSection()
     domains: dict[str, DomainSection] = Field(default_factory=dict)
     """Several environments in one run, by a name of their own, in place of `env` (docs/rollouts/domains.md)."""
@@ -231,6 +235,7 @@ class Recipe(Section):
     critics: CriticsSection = CriticsSection()
     credit: CreditSection = CreditSection()
     eval: EvalSection = EvalSection()
+    cluster: ClusterSection = ClusterSection()
     report_to: tuple[str, ...] = ("tensorboard",)
     """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
     checkpoint_every: PositiveInt = 20
@@ -240,6 +245,11 @@ class Recipe(Section):
     def sources(self) -> Mapping[str, DomainSection]:
         """The environments of the run by domain, whichever way they are given; that of `env` has the name ""."""
         return self.domains or {"": DomainSection(env=self.env)}
+
+    @property
+    def learner_ranks(self) -> int:
+        """Ranks of the learner, however they are given."""
+        return self.learner.ranks or device_count(self.cluster.devices.learner) or 1
 
     @property
     def environments(self) -> str:
@@ -278,6 +288,7 @@ class Recipe(Section):
         self._check_credit()
         self._check_domains()
         self._check_cores()
+        self._check_ranks()
         for source in self.sources.values():
             self._check_faults(source.env.faults)
         if rollout.group_size < 2 and learner.advantage not in ("reinforce++", "gae"):
@@ -321,6 +332,15 @@ class Recipe(Section):
         if rollout.tail_batching.enabled and (rollout.redundancy.groups or rollout.redundancy.members):
             raise ValueError("`rollout.tail_batching` launches spare episodes itself: leave `rollout.redundancy` at 0")
         batch = rollout.num_groups * rollout.group_size
+        if self.sandbox.least is not None and self.sandbox.least > self.sandbox.count:
+            raise ValueError(
+                f"`sandbox.least` ({self.sandbox.least}) must not exceed `sandbox.count` ({self.sandbox.count})"
+            )
+        if self.sandbox.least is not None and rollout.turn_barrier:
+            raise ValueError(
+                "`rollout.turn_barrier` makes a whole batch step together, and with `sandbox.least` there may be too"
+                " few sandboxes for it: leave one of them out"
+            )
         if rollout.turn_barrier and (rollout.async_ratio or spare or self.sandbox.count < batch):
             raise ValueError(
                 "`rollout.turn_barrier` makes a whole batch step together: it needs `rollout.async_ratio` 0, no"
@@ -376,6 +396,11 @@ class Recipe(Section):
                 "`credit` sorts heads by the first pass of a batch, and `learner.stream` trains on groups as they come:"
                 " turn one of them off"
             )
+        if learner.recompute:
+            raise ValueError(
+                "`credit` reads attention in the step's forward, which `learner.recompute` computes twice: turn one of"
+                " them off"
+            )
         if credit.kind == "coupled" and credit.lookback >= self.rollout.max_action_tokens:
             raise ValueError(
                 f"`credit.lookback` ({credit.lookback}) is longer than any response before a token: an action has at"
@@ -389,6 +414,32 @@ class Recipe(Section):
                 f"`credit.windows.fai_from` ({credit.windows.fai_from}) is longer than any response: a trajectory has"
                 f" at most {longest} tokens (`engine.max_length`, `policy.tiny.max_length`), so no token would have a"
                 " query far enough behind it"
+            )
+
+    def _check_ranks(self) -> None:
+        ranks, devices = self.learner_ranks, device_count(self.cluster.devices.learner)
+        if devices and ranks != devices:
+            raise ValueError(
+                f"`learner.ranks` ({ranks}) must be the number of `cluster.devices.learner` ({devices}), because each"
+                " rank has a device of its own: leave one of the two out"
+            )
+        if ranks == 1:
+            return
+        if self.learner.stream:
+            raise ValueError(
+                f"`learner.stream` trains on groups as they come, and {ranks} ranks share out a whole batch: take one"
+                " rank (`learner.ranks`, `cluster.devices.learner`), or turn `stream` off"
+            )
+        if self.credit.kind != "none":
+            raise ValueError(
+                f"`credit` sorts heads by the first pass of a batch, and each of {ranks} ranks has another first pass:"
+                " take one rank (`learner.ranks`, `cluster.devices.learner`), or leave credit out"
+            )
+        smallest = self.rollout.num_groups * self.rollout.group_size // self.learner.minibatches
+        if ranks > smallest:
+            raise ValueError(
+                f"`learner.ranks` ({ranks}) is more than the trajectories of an optimiser step ({smallest}), so some"
+                " would have nothing to do: take fewer ranks, fewer `learner.minibatches`, or a larger batch"
             )
 
     def _check_cores(self) -> None:

@@ -383,7 +383,6 @@ async def lost(*_: object) -> Answer:
 
 def test_mutants_that_would_make_no_task_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trying, "DEADLINE_S", 0.0)
-    monkeypatch.setattr(trying, "DEADLINE_FACTOR", 1.5)
 
     async def outcomes() -> None:
         async with Trials([TINY], jobs=2) as trials:

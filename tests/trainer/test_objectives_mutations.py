@@ -12,10 +12,8 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("module", mutation.CAUGHT_BY)
-def test_every_changed_constant_is_noticed(module: str) -> None:
-    script = Path(mutation.__file__)
-    run = subprocess.run([sys.executable, script, module], capture_output=True, text=True, check=False)
+def test_every_changed_constant_is_noticed() -> None:
+    run = subprocess.run([sys.executable, Path(mutation.__file__)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -19,6 +19,7 @@ from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import check_environment, load_recipe
 from rocknroll.trainer.results import EvalResult
+from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.run_folder import RunFolder
 
 
@@ -53,6 +54,7 @@ def evaluate(
     model, section = _model(target), settings.eval
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         prepare_process(settings)
+        forking.begin()
         ui.phase("loading torch and transformers")
         from rocknroll.trainer import run
 

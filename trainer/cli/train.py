@@ -20,6 +20,7 @@ from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import check_environment, dump_recipe, load_recipe
 from rocknroll.trainer.resuming import check_settled
+from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.run_folder import RunFolder, new_run, open_run
 from rocknroll.trainer.trackers import require_trackers
 
@@ -69,6 +70,7 @@ def train(
         plan.folder.remove()
     with stdout_kept_clean() if as_json else nullcontext(), make_ui() as ui:
         prepare_process(plan.recipe)
+        forking.begin()
         ui.phase("loading torch and transformers")
         try:
             from rocknroll.trainer import run

@@ -17,7 +17,7 @@ from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
-from rocknroll.trainer.rollout.environments import FleetEnvironments
+from rocknroll.trainer.rollout.environments import FleetEnvironments, part_of
 
 if TYPE_CHECKING:
     from rocknroll.sandbox.runtimes.ray import RayRuntime
@@ -32,9 +32,10 @@ NAME_CHARS = 40
 
 @asynccontextmanager
 async def open_environments(
-    recipe: Recipe, domains: Domains
+    recipe: Recipe, domains: Domains, share: float = 1.0
 ) -> AsyncIterator[tuple[Mapping[str, Fleet], FleetEnvironments]]:
-    """Where the recipe's episodes are played, and the fleets of the domains that have one.
+    """Where the recipe's episodes are played, and the fleets of the domains that have one; these begin with `share` of
+    their sandboxes.
 
     Raises:
         ClusterUnavailable: the cluster that is meant does not answer, does not fit, or has too little room.
@@ -46,7 +47,7 @@ async def open_environments(
             domain.name: await stack.enter_async_context(
                 Fleet(
                     sandbox_spec(domain),
-                    size=_sandboxes(domain, recipe),
+                    size=part_of(_sandboxes(domain, recipe), share),
                     runtime=shared or ProcessRuntime(),
                     store=None,
                     max_starting=None if shared is None else STARTS_PER_CORE * shared.cores,
@@ -62,6 +63,7 @@ async def open_environments(
         }
         environments = FleetEnvironments(
             fleets,
+            sizes={domain.name: _sandboxes(domain, recipe) for domain in domains},
             lease_s=recipe.sandbox.lease_s,
             step_timeout_s=recipe.sandbox.step_timeout_s,
             reset_timeout_s=recipe.sandbox.reset_timeout_s,

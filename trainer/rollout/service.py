@@ -10,19 +10,19 @@ whatever it is doing, so a killed learner leaves nothing.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing as mp
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.text import Task
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.rollout.batch_files import BatchFiles
 from rocknroll.trainer.rollout.ledger import Ledger
 from rocknroll.trainer.rollout.ledger_file import LedgerError
@@ -57,14 +57,9 @@ class RolloutService:
     RolloutFailed when the process failed or died, and what its files are to blame for as StorageError or LedgerError.
     """
 
-    def __init__(
-        self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
-    ) -> None:
-        context = mp.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, recipe, model_folder, run_folder, concurrency), name="rollout", daemon=False
-        )
+    def __init__(self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None) -> None:
+        self._connection, theirs = Pipe()
+        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, name="rollout")
         self._process.start()
         theirs.close()
 
@@ -140,14 +135,12 @@ class RolloutService:
             ) from failure
 
 
-def _serve(
-    connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None, concurrency: int | None
-) -> None:
+def _serve(connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the learner decides
     folder = None if run_folder is None else RunFolder(run_folder)
     try:
-        asyncio.run(_Server(connection, recipe, model_folder, folder, concurrency or recipe.sandbox.count).run())
+        asyncio.run(_Server(connection, recipe, model_folder, folder).run())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the learner is gone
     finally:
@@ -157,14 +150,11 @@ def _serve(
 class _Server:
     """The process's end: builds the rollout side and answers calls in order."""
 
-    def __init__(
-        self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None, concurrency: int
-    ) -> None:
+    def __init__(self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None) -> None:
         self._connection = connection
         self._recipe = recipe
         self._model_folder = model_folder
         self._folder = folder
-        self._concurrency = concurrency
         self._calls: asyncio.Queue[tuple[str, tuple[Any, ...]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -190,7 +180,7 @@ class _Server:
 
         try:
             with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
-                async with assemble(self._recipe, self._model_folder, self._concurrency, ledger) as self._parts:
+                async with assemble(self._recipe, self._model_folder, ledger) as self._parts:
                     self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
                     self._go_on(ledger)
                     while True:
