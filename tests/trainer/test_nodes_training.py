@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from clusters import choice, kill_raylet, small_cluster
-from rolling import LIMIT_S, Roll, balance, rows
+from rolling import Roll, balance, rows
 
 from rocknroll.trainer.cli.exit_codes import ExitCode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S)]
-ITERATIONS = 5
+LIMIT_S = 480
+"""Only ever waited in full when a test fails."""
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(3 * LIMIT_S)]
+ITERATIONS = 4
 SANDBOXES = 6
 RECIPE: Mapping[str, Any] = {
     "env": {
