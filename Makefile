@@ -45,8 +45,8 @@ smoke: setup ## the whole loop at a small size: train, evaluate, look at what wa
 	$(BIN)/roll eval runs/alfworld-smoke --json
 	$(BIN)/roll inspect runs/alfworld-smoke
 
-test: setup ## all tests
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+test: setup ## all tests; those of Ray clusters one after the other, for each cluster is a dozen processes
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: setup ## lint, format, types, import directions
 	$(BIN)/ruff check .

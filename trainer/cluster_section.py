@@ -42,7 +42,7 @@ class ClusterSection(Section):
 
     address: str | None = None
     """A Ray cluster: `host:port`, `auto` or `local` (this machine alone). Unless given, the one of `$RAY_ADDRESS`, else
-    this machine alone."""
+    this machine alone; sandboxes look, before that, for one that `ray start` began here."""
     nodes: PositiveInt = 1
     gpus_per_node: NonNegativeInt = 0
     gpu_memory_gib: PositiveFloat | None = None

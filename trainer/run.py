@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
+from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.credit.rhythm import ATTENTIVE
@@ -48,6 +49,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     """
     began = time.monotonic()
     check_all_cores(recipe)
+    choose_cluster(recipe.cluster.address)  # one that does not answer is not found out after minutes of preparation
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -145,6 +147,7 @@ def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
 def rollouts(recipe: Recipe, model: Path, ui: RunUI, run_folder: Path | None = None) -> Iterator[RolloutService]:
     """A running rollout process, stopped on the way out whatever happens."""
     ui.phase("sandboxes")
+    ui.message(str(choose_cluster(recipe.cluster.address)))
     service = RolloutService(recipe, model, run_folder=run_folder)
     try:
         service.ready()

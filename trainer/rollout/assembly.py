@@ -13,6 +13,7 @@ from typing import Any
 
 from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
 from rocknroll.sandbox.fleet import Fleet
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.trainer.domains import Domains
 from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.engines.local import LocalEngine
@@ -69,9 +70,9 @@ class Parts:
         return self.meter.read(groups, now, waited_s) | counts | {f"reward/{name}": n for name, n in scored.items()}
 
     def sandbox_pids(self) -> list[int]:
-        """Process ids of the live sandboxes."""
+        """Process ids of the live sandboxes of this machine."""
         rows = (row for fleet in self.fleets.values() for row in fleet.snapshot())
-        return [row["pid"] for row in rows if row["pid"] is not None]
+        return [row["pid"] for row in rows if row["pid"] is not None and row["node"] == this_node()]
 
 
 @asynccontextmanager
