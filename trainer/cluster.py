@@ -164,7 +164,7 @@ class RankActors:
     def _place(self, rank: int, bundle: Bundle) -> Any:
         seat = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
         options = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "scheduling_strategy": seat}
-        return ray.remote(RankActor).options(**options, name="", max_restarts=0).remote()
+        return ray.remote(RankActor).options(**options, max_restarts=0).remote()
 
 
 class RankActor:
