@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,19 @@ def _add(cluster: Any, options: dict[str, Any]) -> None:
     """Ray gives a node 30 s to come up, whatever the machine has to do."""
     for last in (False, False, True):
         try:
-            cluster.add_node(**options)
+            cluster.add_node(**options, **agent_ports())
             return
         except Exception as slow:
-            if last or "timed out" not in str(slow):
+            if last or "timed out" not in str(slow).lower():
                 raise
+
+
+def agent_ports() -> dict[str, int]:
+    """Ports that are free now, for the agents of one node: where they choose themselves, a raylet gives them 15 s."""
+    names = ("metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("", 0))) for _ in names]
+        return {name: server.getsockname()[1] for name, server in zip(names, taken, strict=True)}
 
 
 def choice(cluster: Any) -> ClusterChoice:
