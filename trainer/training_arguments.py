@@ -36,7 +36,6 @@ def training_arguments(
         activation_checkpointing=section.recompute and not sharded,
         ignore_data_skip=True,
         ddp_find_unused_parameters=False,
-        ddp_broadcast_buffers=False,
         fsdp=sharded or None,  # type: ignore[arg-type]  # text, as annotated, is deprecated
         fsdp_config={"version": 2, "state_dict_type": "FULL_STATE_DICT", "activation_checkpointing": section.recompute}
         if sharded

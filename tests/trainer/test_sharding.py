@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import played
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocknroll.trainer.packing import plan
@@ -34,6 +34,7 @@ def test_loads_differ_by_the_longest_trajectory_at_most(lengths: list[int], rank
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=7), st.integers(1, 3))
+@example([4, 1, 1, 1, 1], 2)
 def test_no_rank_has_more_than_four_thirds_of_the_best_possible(lengths: list[int], ranks: int) -> None:
     loads = [sum(lengths[index] for index in own) for own in share(lengths, ranks)]
     best = min(
