@@ -23,7 +23,7 @@ STORE_BYTES = 80 << 20
 SMALL = {"num_cpus": 0, "object_store_memory": STORE_BYTES}
 POLICY = NodePolicy(interval_s=0.5, timeout_s=1.5, failures=3, ttl_s=8.0)
 PLAYTHING = EnvSpec(entry_point="playthings:Plaything", python_path=(Path(__file__).parent / "sandbox",))
-WAIT_S = 60.0
+WAIT_S = 120.0
 """Only ever waited in full when a test fails."""
 
 
