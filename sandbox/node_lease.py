@@ -66,11 +66,9 @@ class Standing(StrEnum):
 class NodeHealth:
     """The fleet's side of one node. Times are the fleet's own, but for deadlines, which are the node's."""
 
-    def __init__(self, policy: NodePolicy, clock_s: float, asked_s: float, answered_s: float) -> None:
-        """The node said at some time between `asked_s` and `answered_s` that its clock is at `clock_s`.
-
-        Its lease began then, at the latest at `answered_s`, with a whole `ttl_s`.
-        """
+    def __init__(self, policy: NodePolicy, clock_s: float, answered_s: float) -> None:
+        """The node's answer, here at `answered_s`, said that its clock was at `clock_s`; its lease, of a whole `ttl_s`,
+        had begun by then."""
         self.policy = policy
         self.standing = Standing.ACTIVE
         self.misses = 0

@@ -67,7 +67,6 @@ class NodeLink:
         Raises:
             RuntimeUnavailable: the node cannot run it; the text says why.
         """
-        asked_s = time.monotonic()
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 facts = await self.actor.open.remote()
@@ -75,7 +74,7 @@ class NodeLink:
             raise RuntimeUnavailable(f"node {self.name} did not start its actor within {OPEN_TIMEOUT_S:g} s") from None
         except RayError as failed:
             raise RuntimeUnavailable(f"node {self.name} cannot start its actor: {failed}") from None
-        self.health = NodeHealth(self._policy, facts["clock_s"], asked_s, time.monotonic())
+        self.health = NodeHealth(self._policy, facts["clock_s"], time.monotonic())
         self.versions, self.pid, self.cores, self.load = (facts[key] for key in ("versions", "pid", "cores", "load"))
         self.address = (facts["host"], facts["port"])
         loop = asyncio.get_running_loop()
@@ -264,7 +263,8 @@ class NodeInstance:
                 await self.link.ask("kill", self.id)
                 self._buried()
             except NodeLost:
-                await self.over.wait()
+                await self.link.severed.wait()
+                self._buried()
             except SandboxError:
                 await asyncio.wait([self.link.lost], timeout=ACCOUNT_TIMEOUT_S)
 

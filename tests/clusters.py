@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ STORE_BYTES = 80 << 20
 SMALL = {"num_cpus": 0, "object_store_memory": STORE_BYTES}
 POLICY = NodePolicy(interval_s=0.5, timeout_s=1.5, failures=3, ttl_s=8.0)
 PLAYTHING = EnvSpec(entry_point="playthings:Plaything", python_path=(Path(__file__).parent / "sandbox",))
-WAIT_S = 60.0
+WAIT_S = 120.0
 """Only ever waited in full when a test fails."""
 
 
@@ -52,11 +53,19 @@ def _add(cluster: Any, options: dict[str, Any]) -> None:
     """Ray gives a node 30 s to come up, whatever the machine has to do."""
     for last in (False, False, True):
         try:
-            cluster.add_node(**options)
+            cluster.add_node(**options, **agent_ports())
             return
         except Exception as slow:
-            if last or "timed out" not in str(slow):
+            if last or "timed out" not in str(slow).lower():
                 raise
+
+
+def agent_ports() -> dict[str, int]:
+    """Ports that are free now, for the agents of one node: where they choose themselves, a raylet gives them 15 s."""
+    names = ("metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("", 0))) for _ in names]
+        return {name: server.getsockname()[1] for name, server in zip(names, taken, strict=True)}
 
 
 def choice(cluster: Any) -> ClusterChoice:

@@ -14,7 +14,7 @@ POLICY = NodePolicy(interval_s=1.0, timeout_s=2.0, failures=3, ttl_s=10.0, drift
 
 
 def health(clock_s: float = 0.0, now_s: float = 0.0) -> NodeHealth:
-    return NodeHealth(POLICY, clock_s, now_s, now_s)
+    return NodeHealth(POLICY, clock_s, now_s)
 
 
 def test_one_missed_ping_makes_suspect_and_two_answers_active_again() -> None:
@@ -102,7 +102,7 @@ def test_when_the_fleet_gives_a_node_up_its_lease_has_run_out(
 ) -> None:
     """Pings and answers are lost or late at will, also by longer than a lease; the node's clock goes slow."""
     node = Node(offset_s, rate)
-    watched = NodeHealth(POLICY, node.clock(0.0), 0.0, 0.0)
+    watched = NodeHealth(POLICY, node.clock(0.0), 0.0)
     arrivals: list[tuple[float, float]] = []
     now_s = 0.0
     for there_s, back_s in [*delays, *[(None, None)] * 12]:

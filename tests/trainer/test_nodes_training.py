@@ -50,7 +50,6 @@ def test_a_run_survives_the_loss_of_a_node(cluster: Any, tmp_path: Path) -> None
         deadline_s = time.monotonic() + LIMIT_S
         while len(rows(folder)) < 2 and running.poll() is None:
             assert time.monotonic() < deadline_s, "the run has not begun to learn"
-            balance(folder)
             time.sleep(0.1)
         kill_raylet(next(iter(cluster.worker_nodes)))
         _, said = running.communicate(timeout=LIMIT_S)
