@@ -25,10 +25,11 @@ from rocknroll.trainer.engine_section import EngineSection
 from rocknroll.trainer.engines.base import EngineError
 from rocknroll.trainer.engines.vllm.engine import Limits, VLLMEngine
 from rocknroll.trainer.engines.vllm.installation import Installation, find_installation
-from rocknroll.trainer.engines.vllm.served import NEEDED, ServedPolicy
+from rocknroll.trainer.engines.vllm.served import ServedPolicy
 from rocknroll.trainer.engines.vllm.server import Server, Serving, cache_bytes, command_line
 from rocknroll.trainer.errors import RecipeError
 
+LACKING = "no such route"
 QUICK = Limits(start=20.0, generation=0.3, update=5.0)
 WORKER = {
     "backend": "path",
@@ -80,7 +81,7 @@ def answering(answers: dict[str, Any]) -> Iterator[str]:
                 silence.wait()
                 return
             body = json.dumps(answer).encode()
-            self.send_response(200)
+            self.send_response(404 if answer == LACKING else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -114,7 +115,6 @@ def right_answers(**other: Any) -> dict[str, Any]:
     }
     return {
         "/version": {"version": "0.32.0"},
-        "/openapi.json": {"paths": {route: {} for route in NEEDED}},
         "/collective_rpc": {"results": [WORKER]},
         "/tokenize": {"tokens": ids},
         "/v1/models": {"data": [{"max_model_len": 256}]},
@@ -152,7 +152,7 @@ def test_missing_and_unsupported_versions_are_told(tmp_path: Path, body: str, co
     ("wrong", "complaint"),
     [
         ({"/version": {"version": "0.20.1"}}, r"has vLLM 0\.20\.1, and supported are"),
-        ({"/openapi.json": {"paths": {"/pause": {}}}}, r"lacks /inference/v1/generate.*VLLM_SERVER_DEV_MODE=1"),
+        ({"/pause": LACKING, "/collective_rpc": LACKING}, r"lacks /pause, /collective_rpc.*VLLM_SERVER_DEV_MODE=1"),
         ({"/collective_rpc": {"results": [{**WORKER, "backend_in_use": "nccl"}]}}, "takes weights by `nccl`"),
         ({"/collective_rpc": {"results": [{**WORKER, "logprobs_mode": "raw_logprobs"}]}}, "--logprobs-mode processed"),
         ({"/collective_rpc": {"results": [{**WORKER, "vocabulary": 7}]}}, "serves a model of 7 tokens"),

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,8 @@ import httpx
 from rocknroll.trainer.engines.base import EngineError, FinishReason, Sampling
 
 CONNECT_TIMEOUT_S = 10.0
-ASK_TIMEOUT_S = 30.0
-"""For what takes no computing."""
+ASK_TIMEOUT_S = 120.0
+"""For what takes no computing; machines may be busy."""
 GENERATED = "generate-tokens-"
 """The server puts this before the ids of requests."""
 SHOWN = 600
@@ -89,8 +90,13 @@ class Client:
         (model, *_) = (await self._ask("GET", "/v1/models"))["data"]
         return int(model["max_model_len"])
 
-    async def routes(self) -> frozenset[str]:
-        return frozenset((await self._ask("GET", "/openapi.json"))["paths"])
+    async def lacks(self, route: str) -> bool:
+        """Whether it has no such route. (Its list of all routes takes seconds to make.)"""
+        try:
+            await self._ask("GET", route)
+        except ServerRefused as refusal:
+            return refusal.status == HTTPStatus.NOT_FOUND  # of another method: the route is there
+        return False
 
     async def tokenize(self, text: str) -> list[int]:
         body = {"prompt": text, "add_special_tokens": False}

@@ -258,6 +258,8 @@ class VLLMEngine:
             if call.add_without_choice(self._version):
                 return call.generation("stop")
             answer = await self._ask(call)
+            if call.cut and call.tokens:  # what came may be of the new weights already
+                return call.generation("abort")
             reason = call.add(answer)
             if reason is not None:
                 return call.generation(reason)

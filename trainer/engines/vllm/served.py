@@ -81,8 +81,7 @@ class ServedPolicy:
             check_version(await client.version(), f"the server at {client.where}")
         except RecipeError as error:
             raise EngineError(str(error)) from error
-        routes = await client.routes()
-        if missing := [route for route in NEEDED if route not in routes]:
+        if missing := [route for route in NEEDED if await client.lacks(route)]:
             raise EngineError(
                 f"the vLLM server at {client.where} lacks {', '.join(missing)}: start it with VLLM_SERVER_DEV_MODE=1 in"
                 " its environment and with --enable-scale-out (docs/vllm.md has the whole command)."
