@@ -30,6 +30,8 @@ LAST_LINES = 15
 BLOCK_TOKENS = 32
 """Tokens of a block of the prefix cache on CPUs, where it is a multiple of this: turns are short."""
 SPARE_BLOCKS = 8
+STEP_TOKENS = 4096
+"""Tokens that a step computes at most, on CPUs, unless a context is longer."""
 TRAINERS_OWN = ("PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 """What is meant for the trainer's Python alone. Without bytecode each of three processes compiles torch and vLLM."""
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -125,8 +127,21 @@ def command_line(section: EngineSection, serving: Serving, installation: Install
         *("--tensor-parallel-size", str(settings.tensor_parallel_size)),
         *(["--enforce-eager"] if eager else []),
         *([] if memory is None else ["--kv-cache-memory-bytes", str(memory)]),
-        *(["--block-size", str(BLOCK_TOKENS)] if installation.cpu else []),
+        *(cpu_arguments(serving.max_length) if installation.cpu else []),
         *settings.args,
+    ]
+
+
+def cpu_arguments(max_length: int) -> list[str]:
+    """What a build for CPUs needs besides.
+
+    A prompt that is computed in pieces ends it when its request has a seed (0.32: "CPU Generator does not use
+    offset"), so prompts are computed whole.
+    """
+    return [
+        *("--block-size", str(BLOCK_TOKENS)),
+        "--no-enable-chunked-prefill",
+        *("--max-num-batched-tokens", str(max(max_length, STEP_TOKENS))),
     ]
 
 
