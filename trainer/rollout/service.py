@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.text import Task
+from rocknroll.trainer.engines.weights_file import WeightsFile
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.rollout.batch_files import BatchFiles
@@ -180,7 +181,8 @@ class _Server:
 
         try:
             with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
-                async with assemble(self._recipe, self._model_folder, ledger) as self._parts:
+                logs = None if self._folder is None else self._folder.path
+                async with assemble(self._recipe, self._model_folder, ledger, logs=logs) as self._parts:
                     self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
                     self._go_on(ledger)
                     while True:
@@ -227,11 +229,9 @@ class _Server:
         return await self._parts.loop.ready_groups(version, seen)
 
     async def _do_publish(self, version: int, weights: str) -> None:
-        from safetensors.torch import load_file
-
         engine = self._parts.engine
         await engine.suspend()
-        await engine.update_weights(load_file(weights), version, self._recipe.rollout.in_flight)
+        await engine.update_weights(WeightsFile(Path(weights)), version, self._recipe.rollout.in_flight)
         await engine.resume()
         await self._parts.loop.on_version(version)
 
