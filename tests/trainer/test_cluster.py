@@ -24,6 +24,8 @@ STORE_BYTES = 80 << 20
 SMALL = {"object_store_memory": STORE_BYTES}
 CLOSE = 1e-5
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
