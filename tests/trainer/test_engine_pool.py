@@ -311,6 +311,41 @@ async def test_closed_pool_refuses_requests() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("moment", ["while it is made", "while it starts"])
+async def test_a_pool_that_is_closed_does_not_wait_for_a_replacement(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    async with pool_of(1) as (pool, engines):
+        made, may_go_on, factory, starting = threading.Event(), threading.Event(), pool._factory, asyncio.Event()
+
+        async def never() -> None:
+            starting.set()
+            await asyncio.Event().wait()
+
+        def slowly(seat: int) -> LocalEngine:
+            engine = factory(seat)
+            monkeypatch.setattr(engine, "ready", never)
+            made.set()
+            may_go_on.wait()
+            return engine
+
+        monkeypatch.setattr(pool, "_factory", slowly)
+        await crash(engines[0])
+        request = asyncio.create_task(pool.generate(for_engine(0, "t")))
+        await until(made.is_set)
+        if moment == "while it starts":
+            may_go_on.set()
+            await until(starting.is_set)
+        closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0.01)
+        may_go_on.set()
+        async with asyncio.timeout(60):
+            await closing
+        with pytest.raises(EngineError, match="closed"):
+            await request
+
+
+@pytest.mark.asyncio
 async def test_engines_are_held_to_their_cores_also_when_replaced() -> None:
     core = available_cores()[-1]
     async with pool_of(2, cores=(core,)) as (pool, engines):

@@ -160,6 +160,8 @@ class EnginePool:
     async def close(self) -> None:
         self._given_up = self._given_up or "the engine is closed"
         replacing = [seat.replacement for seat in self._seats if seat.replacement is not None]
+        for replacement in replacing:
+            replacement.cancel()
         await asyncio.gather(*replacing, return_exceptions=True)
         await asyncio.gather(*(seat.engine.close() for seat in self._seats))
         if self._published is not None and isinstance(self._published[0], WeightsFile):
@@ -191,8 +193,13 @@ class EnginePool:
                 return seat.engine
             if seat.replacement is None:
                 seat.replacement = asyncio.create_task(self._replace(seat))
-            # A caller that is cancelled must not take away the engine that others wait for, too.
-            await asyncio.shield(seat.replacement)
+            replacement = seat.replacement
+            try:
+                # A caller that is cancelled must not take away the engine that others wait for, too.
+                await asyncio.shield(replacement)
+            except asyncio.CancelledError:
+                if not replacement.cancelled():
+                    raise
 
     async def _replace(self, seat: _Seat) -> None:
         try:
@@ -213,9 +220,14 @@ class EnginePool:
 
     async def _renew(self, seat: _Seat) -> None:
         """Another engine for a seat. It gets requests only once it has the newest weights."""
-        engine = await asyncio.to_thread(self._factory, seat.index)
-        self._hold(seat, engine)
+        making = asyncio.create_task(asyncio.to_thread(self._factory, seat.index))
         try:
+            engine = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await (await making).close()  # no thread can be cancelled, and what it makes must not stay
+            raise
+        try:
+            self._hold(seat, engine)
             await engine.ready()
             if self._suspended:
                 await engine.suspend()
