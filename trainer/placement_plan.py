@@ -93,7 +93,7 @@ def plan_placement(recipe: Recipe, action_share: float = ACTION_SHARE) -> Placem
     """
     cluster = recipe.cluster
     assigned = assign(cluster)
-    problems = list(_engine_problems(recipe, assigned))
+    problems = list(engine_problems(recipe, assigned))
     limit = None if cluster.gpu_memory_gib is None else int(cluster.gpu_memory_gib * GIB)
     seats, assumptions = _seats(recipe, assigned, action_share, needed=limit is not None)
     devices = tuple(
@@ -116,19 +116,15 @@ def plan_placement(recipe: Recipe, action_share: float = ACTION_SHARE) -> Placem
 
 def tensor_parallel_size(recipe: Recipe) -> int:
     """Devices that each engine splits its weights over."""
-    return int(getattr(_vllm(recipe), "tensor_parallel_size", 1))
+    return recipe.engine.vllm.tensor_parallel_size if recipe.engine.kind == "vllm" else 1
 
 
-def _vllm(recipe: Recipe) -> Any:
-    """Settings of vLLM servers, where the engines are such."""
-    return getattr(recipe.engine, "vllm", None) if str(recipe.engine.kind) == "vllm" else None
-
-
-def _engine_problems(recipe: Recipe, assigned: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def engine_problems(recipe: Recipe, assigned: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Why the engines cannot be on the devices that they are given."""
     devices, split, replicas = assigned.get("engine"), tensor_parallel_size(recipe), recipe.engine.replicas
     if devices is None:
         return
-    if str(recipe.engine.kind) == "local":
+    if recipe.engine.kind == "local":
         yield (
             "engine: `cluster.devices.engine` gives it accelerators, and `engine.kind: local` computes on the CPU. Set"
             " `engine.kind` to `vllm`, or leave the devices out."
@@ -149,16 +145,11 @@ def _engine_problems(recipe: Recipe, assigned: Mapping[str, tuple[int, ...]]) ->
                 " within one node: name devices so that each engine's are on one, or lower"
                 " `engine.vllm.tensor_parallel_size`."
             )
-    if colocated(assigned) and str(recipe.engine.kind) == "vllm" and _vllm_cache(recipe) is None:
+    if colocated(assigned) and recipe.engine.kind == "vllm" and recipe.engine.vllm.kv_cache_bytes is None:
         yield (
             "engine: it shares its devices with the learner, and without `engine.vllm.kv_cache_bytes` vLLM takes what"
             " it finds free, which leaves the learner nothing. Set it."
         )
-
-
-def _vllm_cache(recipe: Recipe) -> int | None:
-    given: int | None = getattr(_vllm(recipe), "kv_cache_bytes", None)
-    return given
 
 
 def _seats(
@@ -215,14 +206,14 @@ def _memory(recipe: Recipe, action_share: float) -> tuple[tuple[Part, ...], tupl
         extra_copies=copies,
         critics=_critics(recipe, policy, assumptions),
     )
-    vllm = _vllm(recipe)
+    vllm = recipe.engine.vllm if recipe.engine.kind == "vllm" else None
     served = EngineLoad(
         model=policy,
-        dtype=getattr(vllm, "dtype", None) or recipe.policy.dtype,
+        dtype=(vllm and vllm.dtype) or recipe.policy.dtype,
         split=tensor_parallel_size(recipe),
         slots=engine.slots,
         max_length=longest,
-        kv_cache_bytes=_vllm_cache(recipe),
+        kv_cache_bytes=vllm and vllm.kv_cache_bytes,
     )
     return learner_memory(rank), engine_memory(served), assumptions
 

@@ -20,6 +20,7 @@ from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.credit.rhythm import ATTENTIVE
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.engines.cores import check_cores
+from rocknroll.trainer.engines.devices import engine_devices
 from rocknroll.trainer.engines.vllm.installation import check_installed
 from rocknroll.trainer.errors import LearnerRankLost, RunFolderError
 from rocknroll.trainer.learning import learner_of
@@ -52,6 +53,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     check_all_cores(recipe)
     choose_cluster(recipe.cluster.address)  # one that does not answer is not found out after minutes of preparation
     check_installed(recipe.engine)
+    engine_devices(recipe)
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -131,6 +133,7 @@ def evaluate(
 ) -> tuple[EvalResult, ...]:
     """Play the first `episodes` tasks of `split` of every domain, or of the one named, with the model in a folder."""
     check_installed(recipe.engine)
+    engine_devices(recipe)
     domains = prepare_domains(recipe, ui)
     with rollouts(recipe, model, ui) as service:
         chosen = domains if domain is None else [domains[domain]]

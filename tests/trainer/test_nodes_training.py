@@ -17,12 +17,13 @@ from rocknroll.trainer.cli.exit_codes import ExitCode
 LIMIT_S = 480
 """Only ever waited in full when a test fails."""
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(3 * LIMIT_S)]
-ITERATIONS = 4
+ITERATIONS = 12
+"""Enough that episodes are still to be played when the end of a node is noticed, which takes seconds."""
 SANDBOXES = 6
 RECIPE: Mapping[str, Any] = {
     "env": {
         "config": {"train_games": 12, "seen_games": 0, "unseen_games": 3, "max_steps": 10},
-        "faults": {"latency_s": 0.05},
+        "faults": {"latency_s": 0.1},
     },
     "policy": {"tiny": {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 16}},
     "warmstart": {"games": 12, "epochs": 1},

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rocknroll.trainer.engines.cores import hold
+from rocknroll.trainer.engines.devices import engine_devices
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.engines.pool import EnginePool, Replica
 from rocknroll.trainer.engines.vllm.engine import Limits, VLLMEngine
@@ -83,6 +84,7 @@ def _vllm(recipe: Recipe, model_folder: Path, logs: Path | None) -> Kind:
     policy = ServedPolicy(model_folder, tokenizer, dtype, model)
     installation = None if settings.urls else find_installation(settings.python)
     serving = Serving(model_folder, dtype, max_length)
+    devices = engine_devices(recipe)
     limits = Limits(settings.start_timeout_s, settings.generation_timeout_s, settings.update_timeout_s)
     seeds = count(recipe.seed)  # servers that drew the same numbers would say the same
 
@@ -91,7 +93,8 @@ def _vllm(recipe: Recipe, model_folder: Path, logs: Path | None) -> Kind:
 
         def launch(cores: Sequence[int] | None) -> Server:
             assert installation is not None
-            return Server(section, serving, installation, cores or everywhere, log)
+            gpus = None if devices is None else devices[seat]
+            return Server(section, serving, installation, cores or everywhere, log, gpus)
 
         server = settings.urls[seat] if settings.urls else launch
         return VLLMEngine(server, policy, max_length=max_length, limits=limits, seed=next(seeds))

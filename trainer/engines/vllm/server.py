@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocknroll.trainer.engine_section import EngineSection
+from rocknroll.trainer.engines.devices import visible
 from rocknroll.trainer.engines.vllm.installation import Installation
 
 HERE = Path(__file__).resolve().parent
@@ -61,14 +62,16 @@ class Server:
         installation: Installation,
         cores: Sequence[int] | None,
         log: Path | None = None,
+        devices: Sequence[int] | None = None,
     ) -> None:
+        """`devices`: the accelerators it gets; None: all that this process sees."""
         self._folder = Path(tempfile.mkdtemp(prefix="rocknroll-vllm-"))
         self.socket = self._folder / "http.sock"
         self.log = log or self._folder / "server.log"
         held_to = ",".join(map(str, cores or ()))
         served = command_line(section, serving, installation, self.socket)
         command = [sys.executable, "-I", str(KEEPER), held_to, *served]
-        environment = environment_of(section, installation)
+        environment = environment_of(section, installation, devices)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log_file:
             self._keeper = subprocess.Popen(
@@ -163,7 +166,9 @@ def server_arguments(model: str, slots: int, max_length: int) -> list[str]:
     ]
 
 
-def environment_of(section: EngineSection, installation: Installation) -> dict[str, str]:
+def environment_of(
+    section: EngineSection, installation: Installation, devices: Sequence[int] | None = None
+) -> dict[str, str]:
     """This process's environment, with what the server needs in it and nothing that is for the trainer's Python."""
     inherited = {name: value for name, value in os.environ.items() if name not in TRAINERS_OWN}
     ours = {
@@ -178,6 +183,8 @@ def environment_of(section: EngineSection, installation: Installation) -> dict[s
         ours["TORCHDYNAMO_DISABLE"] = "1"
         # Left to itself every server binds its threads to the same cores, as many as it finds.
         ours["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    if devices is not None:
+        ours["CUDA_VISIBLE_DEVICES"] = visible(devices)
     return {**inherited, **ours}
 
 
