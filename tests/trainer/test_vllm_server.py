@@ -69,7 +69,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def answering(answers: dict[str, Any]) -> Iterator[str]:
-    """A server of JSON answers by route; of a route whose answer is None nothing is ever heard."""
+    """A server of JSON answers by route; where the answer is None, nothing is ever heard of what is posted."""
     silence = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -77,10 +77,10 @@ def answering(answers: dict[str, Any]) -> Iterator[str]:
             self.rfile.read(int(self.headers.get("content-length", 0)))
             route = self.path.partition("?")[0]
             answer = answers.get(route, {})
-            if answer is None:
+            if answer is None and self.command == "POST":
                 silence.wait()
                 return
-            body = json.dumps(answer).encode()
+            body = json.dumps(answer or {}).encode()
             self.send_response(404 if answer == LACKING else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
