@@ -38,9 +38,10 @@ RUN /opt/rocknroll/bin/python -c "import sys, tomllib; project = tomllib.load(op
     extras = [project['optional-dependencies'][name] for name in sys.argv[1].split(',') if name]; \
     print(*project['dependencies'], *sum(extras, []), sep='\n')" "$EXTRAS" >requirements.txt \
     && install-packages -r requirements.txt
-# Here and not by pip, so that every core helps; the root of the services is read-only. Packages ship files that are no
-# Python of this version: those alone are not compiled.
-RUN /opt/rocknroll/bin/python -m compileall -q -j 0 /opt/rocknroll/lib >/dev/null || true
+# Here and not by pip, so that every core helps, and tests and the hundreds of models of which a run uses one are left
+# out; services could not keep bytecode, for their root is read-only. What is no Python of this version stays as it is.
+RUN /opt/rocknroll/bin/python -m compileall -q -j 0 -x '/tests?/|/transformers/models/|/torch/testing/|/ray/rllib/' \
+    /opt/rocknroll/lib >/dev/null || true
 
 FROM dependencies AS project
 WORKDIR /source
