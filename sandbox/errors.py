@@ -29,6 +29,13 @@ class RuntimeUnavailable(SandboxError):
     kind = "runtime_unavailable"
 
 
+class ClusterUnavailable(RuntimeUnavailable):
+    """A Ray cluster that was asked for is not there, does not fit this process, or has too little; the text says
+    which part of it."""
+
+    kind = "cluster_unavailable"
+
+
 class SocketPathTooLong(SpecInvalid):
     """A Unix socket path is longer than the kernel accepts (107 bytes)."""
 
@@ -64,6 +71,12 @@ class SandboxLost(SandboxError):
     """The sandbox died or stopped answering while it was in use."""
 
     kind = "sandbox_lost"
+
+
+class NodeLost(SandboxLost):
+    """The machine that the sandbox ran on died, was cut off, or ended its sandboxes because it was not heard of."""
+
+    kind = "node_lost"
 
 
 class RequestTimeout(SandboxLost):

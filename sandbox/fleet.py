@@ -33,7 +33,7 @@ from rocknroll.sandbox.instances import Instances
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.ledger import Ledger, lease_again
-from rocknroll.sandbox.lifecycle import State
+from rocknroll.sandbox.lifecycle import Event, State
 from rocknroll.sandbox.live import Live, instance_id
 from rocknroll.sandbox.pool import Pool
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
@@ -83,7 +83,7 @@ class Fleet:
         self._owns_store = not isinstance(store, Store)
         self._store = store if isinstance(store, Store) else Store(":memory:" if store is None else store)
         limit = max_starting or STARTS_PER_CORE * len(os.sched_getaffinity(0))
-        self._ledger = Ledger(self._store, spec)
+        self._ledger = Ledger(self._store, spec, runtime.node)
         self._pool = Pool(spec, size, limit, tokens=self._store.tokens, ready=ready)
         self._instances = Instances(runtime, spec, self._pool, self._settle)
         self._owns_runtime = owns_runtime
@@ -263,7 +263,7 @@ class Fleet:
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox as `rock ps` shows it. Looking renews nothing."""
         return [
-            describe(member, self.spec, self.runtime.name, self._instances.get(member.id))
+            describe(member, self.spec, self.runtime, self._instances.get(member.id))
             for member in self._pool.members.values()
         ]
 
@@ -371,8 +371,11 @@ class Fleet:
                 self._end_lease(lease.token, reason)
             case Note(sandbox_id, kind, detail):
                 self._counts[kind] += 1
+                live = self._instances.get(sandbox_id)
+                if kind == Event.STARTED and live is not None:
+                    detail = f"on {live.instance.node}"
                 self._ledger.event(sandbox_id, kind, detail)
-                self._ledger.sandbox(sandbox_id, self._pool.members.get(sandbox_id), self._instances.get(sandbox_id))
+                self._ledger.sandbox(sandbox_id, self._pool.members.get(sandbox_id), live)
 
     def _end_lease(self, token: int, outcome: str) -> None:
         self._holders.end(token, outcome)

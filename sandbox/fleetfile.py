@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from rocknroll.sandbox import strict_yaml
+from rocknroll.sandbox.cluster import LOCAL
 from rocknroll.sandbox.config_errors import Schema, explain, kind
 from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.sandbox.spec import DEFAULT_IMAGE, Model, SandboxSpec
@@ -84,12 +85,21 @@ class Listen(Model):
         return self
 
 
+class Cluster(Model):
+    """The machines that the sandboxes of all pools run on."""
+
+    address: str = LOCAL
+    """`host:port` of a Ray cluster's head; `auto`: the one of `$RAY_ADDRESS`, else the one that `ray start` began here;
+    `local`: this machine alone."""
+
+
 class FleetFile(Model):
     """All of a `fleet.yaml`."""
 
     state: Path | None = None
     """Folder of the record, the socket, the log and the sandboxes' files; None leaves it to the command."""
     listen: Listen = Listen()
+    cluster: Cluster = Cluster()
     pools: dict[str, PoolConfig] = Field(min_length=1)
 
 
@@ -132,7 +142,7 @@ def parse_fleet(data: Any, origin: str, folder: Path) -> FleetFile:
     listen = top.listen.model_copy(
         update={key: _under(folder, getattr(top.listen, key)) for key in ("unix", "tokens", "certificate", "key")}
     )
-    return FleetFile(state=_under(folder, top.state), listen=listen, pools=checked)
+    return top.model_copy(update={"state": _under(folder, top.state), "listen": listen, "pools": checked})
 
 
 def _pool(name: str, data: Any, origin: str, folder: Path) -> PoolConfig:

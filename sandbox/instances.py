@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rocknroll.sandbox.channel import Header
-from rocknroll.sandbox.errors import EnvError, RuntimeUnavailable, SandboxError, SpecInvalid
+from rocknroll.sandbox.errors import EnvError, RuntimeUnavailable, SandboxError, SandboxLost, SpecInvalid
 from rocknroll.sandbox.live import Ears, Live, bring_up, take_over
 from rocknroll.sandbox.pool import Pool
 from rocknroll.sandbox.runtimes.base import Runtime
@@ -72,7 +72,7 @@ class Instances:
     def listen(self, sandbox_id: str) -> None:
         """From here on the end of its process is reported; at once, if it has ended already."""
         live = self._live[sandbox_id]
-        live.instance.on_exit(lambda reason: self._lost(sandbox_id, live.generation, reason))
+        live.instance.on_exit(lambda why: self._lost(sandbox_id, live.generation, why))
 
     async def settled(self) -> None:
         """Return once everything that was begun has ended."""
@@ -133,7 +133,7 @@ class Instances:
     def _ears(self, sandbox_id: str, generation: int) -> Ears:
         return Ears(
             event=lambda event: self._heard(sandbox_id, generation, event),
-            lost=lambda reason: self._lost(sandbox_id, generation, reason),
+            lost=lambda why: self._lost(sandbox_id, generation, why),
         )
 
     def _heard(self, sandbox_id: str, generation: int, event: Header) -> None:
@@ -141,6 +141,11 @@ class Instances:
         self._pool.spent(sandbox_id, generation, time.monotonic(), str(event.get("kind")), str(event.get("message")))
         self._changed()
 
-    def _lost(self, sandbox_id: str, generation: int, reason: str) -> None:
+    def _lost(self, sandbox_id: str, generation: int, why: SandboxLost) -> None:
+        """Its holder learns why before the pool gives it up."""
+        live = self._live.get(sandbox_id)
+        if live is not None and live.generation == generation:
+            live.channel.fail(why)
+        reason = str(why) if type(why) is SandboxLost else f"{why.kind}: {why}"
         self._pool.lost(sandbox_id, generation, time.monotonic(), reason)
         self._changed()

@@ -100,7 +100,7 @@ class LeasedSandbox:
         except RequestTimeout:
             raise
         except SandboxLost as lost:
-            raise SandboxLost(f"{self.id} was lost: {self._over or lost}") from None
+            raise type(lost)(f"{self.id} was lost: {self._over or lost}") from None
 
     def exchange(self, op: str, header: Header, timeout_s: float) -> Exchange:
         """A request that goes on, under this lease's token.

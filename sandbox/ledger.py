@@ -13,7 +13,6 @@ from rocknroll.sandbox import owner
 from rocknroll.sandbox.errors import StoreFailed
 from rocknroll.sandbox.lease import Lease
 from rocknroll.sandbox.live import Live
-from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.pool import Member
 from rocknroll.sandbox.spec import SandboxSpec
 from rocknroll.sandbox.store import LeaseRow, SandboxRow, Store
@@ -22,11 +21,12 @@ from rocknroll.sandbox.store import LeaseRow, SandboxRow, Store
 class Ledger:
     """The store, in the words of one fleet. Lease times come by the fleet's monotonic clock."""
 
-    def __init__(self, store: Store, spec: SandboxSpec) -> None:
+    def __init__(self, store: Store, spec: SandboxSpec, node: str) -> None:
+        """`node`: the machine that the fleet's sandboxes run on, empty when there are several."""
         self.store = store
         self.failures = 0
         """Records that could not be written."""
-        self._spec = spec
+        self._spec, self._node = spec, node
 
     def begin_lease(self, lease: Lease, pid: int | None) -> None:
         """Raises: StoreFailed; the lease must not be given."""
@@ -51,7 +51,7 @@ class Ledger:
         row = SandboxRow(
             id=sandbox_id,
             pool=self._spec.name,
-            node=this_node() if live is None else live.instance.node,
+            node=self._node if live is None else live.instance.node,
             spec=self._spec.fingerprint,
             state=member.state.value,
             generation=member.generation,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocknroll.sandbox.channel import Channel, Header
-from rocknroll.sandbox.errors import EnvError, SandboxError, StartFailed
+from rocknroll.sandbox.errors import EnvError, SandboxError, SandboxLost, StartFailed
 from rocknroll.sandbox.preload import preload
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
 from rocknroll.sandbox.spec import SandboxSpec
@@ -20,7 +20,7 @@ class Ears:
     """Whom to tell what a sandbox says unasked."""
 
     event: Callable[[Header], None]
-    lost: Callable[[str], None]
+    lost: Callable[[SandboxLost], None]
 
 
 @dataclass
@@ -85,8 +85,8 @@ async def take_over(runtime: Runtime, spec: SandboxSpec, row: SandboxRow, ears: 
 
 async def _connect_while_alive(instance: Instance, timeout_s: float, ears: Ears) -> Channel:
     """An instance that ends before its agent answers is a failed start at once, not after the whole of the timeout."""
-    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    instance.on_exit(lambda reason: None if ended.done() else ended.set_result(reason))
+    ended: asyncio.Future[SandboxLost] = asyncio.get_running_loop().create_future()
+    instance.on_exit(lambda why: None if ended.done() else ended.set_result(why))
     connecting = asyncio.ensure_future(_connect(instance, timeout_s, ears))
     either: list[asyncio.Future[Any]] = [connecting, ended]
     try:
@@ -100,6 +100,4 @@ async def _connect_while_alive(instance: Instance, timeout_s: float, ears: Ears)
 
 
 async def _connect(instance: Instance, timeout_s: float, ears: Ears) -> Channel:
-    return await Channel.connect(
-        instance.socket_path, instance.secret, timeout_s, on_event=ears.event, on_lost=ears.lost
-    )
+    return await Channel.connect(instance.way, instance.secret, timeout_s, on_event=ears.event, on_lost=ears.lost)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.sandbox.errors import (
     AmbiguousId,
     FleetExhausted,
@@ -24,10 +25,11 @@ from rocknroll.sandbox.errors import (
     SpecInvalid,
     StoreFailed,
 )
-from rocknroll.sandbox.fleet import Fleet
+from rocknroll.sandbox.fleet import STARTS_PER_CORE, Fleet
 from rocknroll.sandbox.fleetfile import FleetFile, PoolConfig
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.lifecycle import State
+from rocknroll.sandbox.nodes import cluster_runtime
 from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.state_folder import StateFolder
@@ -87,6 +89,8 @@ class Site:
         """Set when the site begins to close, for those who would otherwise wait for ever."""
         self.began = time.time()
         self._runtimes: dict[str, Runtime] = {}
+        self._starts: int | None = None
+        """At once, unless a pool says; None leaves it to the fleet, which knows this machine's cores."""
         self._store: _ToldStore
         self._stack = contextlib.AsyncExitStack()
 
@@ -95,7 +99,7 @@ class Site:
 
         Raises:
             StateLocked: another manager works on the folder. StoreFailed: the folder cannot be used.
-            RuntimeUnavailable: what an earlier manager left cannot be looked for.
+            RuntimeUnavailable: what an earlier manager left cannot be looked for; or the cluster cannot be used.
         """
         self.state.prepare()
         async with contextlib.AsyncExitStack() as stack:
@@ -103,9 +107,7 @@ class Site:
             self._write_config()
             self._store = _ToldStore(self.state.store)
             stack.callback(self._store.close)
-            for kind in sorted({pool.runtime for pool in self.config.pools.values()}):
-                runtime = self._runtimes[kind] = RUNTIMES[kind](self._store.fleet_id, self.state.run)
-                stack.push_async_callback(runtime.close)
+            await self._open_runtimes(stack)
             for name, pool in self.config.pools.items():
                 self.fleets[name] = self._fleet(pool)
             await self._adopt()
@@ -163,7 +165,7 @@ class Site:
         """Every sandbox of every pool, as `rock ps` shows it. Looking renews nothing."""
         return [row for fleet in self.fleets.values() for row in fleet.snapshot()]
 
-    def describe(self, sandbox_id: str) -> dict[str, Any]:
+    async def describe(self, sandbox_id: str) -> dict[str, Any]:
         """One sandbox: its row, its specification, its newest events, and what it printed last.
 
         Raises:
@@ -176,7 +178,7 @@ class Site:
         return {
             **row,
             "spec": spec,
-            "output": "" if instance is None else instance.output_tail(),
+            "output": "" if instance is None else await instance.output_tail(),
             "events": [event_json(event) for event in self._store.history(row["id"])],
         }
 
@@ -280,16 +282,30 @@ class Site:
         self.config = self.config.model_copy(update={"pools": {**self.config.pools, pool: changed}})
         self._write_config()
 
+    async def _open_runtimes(self, stack: contextlib.AsyncExitStack) -> None:
+        """This machine's own, or one for all pools on the nodes of a cluster."""
+        kinds = sorted({pool.runtime for pool in self.config.pools.values()})
+        choice = choose_cluster(self.config.cluster.address)
+        if choice.address:
+            nodes = cluster_runtime(choice)
+            stack.push_async_callback(nodes.close)
+            await nodes.open(sum(pool.size for pool in self.config.pools.values()))
+            self._starts = STARTS_PER_CORE * nodes.cores
+            self._runtimes = dict.fromkeys(kinds, nodes)
+            return
+        for kind in kinds:
+            runtime = self._runtimes[kind] = RUNTIMES[kind](self._store.fleet_id, self.state.run)
+            stack.push_async_callback(runtime.close)
+
     def _fleet(self, pool: PoolConfig) -> Fleet:
         runtime = self._runtimes[pool.runtime]
-        return Fleet(
-            pool.spec, pool.size, runtime, self._store, pool.max_starting, owns_runtime=False, ready=pool.ready
-        )
+        starts = pool.max_starting or self._starts
+        return Fleet(pool.spec, pool.size, runtime, self._store, starts, owns_runtime=False, ready=pool.ready)
 
     async def _adopt(self) -> None:
         """Go on with what an earlier manager left; end the leases and instances of what is in no pool any more."""
         kept = {instance for fleet in self.fleets.values() for instance in await fleet.adopt()}
-        for runtime in self._runtimes.values():
+        for runtime in set(self._runtimes.values()):
             await runtime.sweep(kept)
         known = {row["id"] for row in self.snapshot()}
         for lease in self._store.open_leases():

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from rocknroll.sandbox.live import Live
-from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.pool import Member
+from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.spec import SandboxSpec
 
 
-def describe(member: Member, spec: SandboxSpec, runtime: str, live: Live | None) -> dict[str, Any]:
+def describe(member: Member, spec: SandboxSpec, runtime: Runtime, live: Live | None) -> dict[str, Any]:
     """`deadline` is in seconds since the epoch. Nothing here is a secret."""
     lease = member.lease
     return {
@@ -19,8 +19,8 @@ def describe(member: Member, spec: SandboxSpec, runtime: str, live: Live | None)
         "pool": spec.name,
         "state": member.state.value,
         "image": spec.image or None,
-        "runtime": runtime,
-        "node": this_node() if live is None else live.instance.node,
+        "runtime": runtime.name,
+        "node": (runtime.node or None) if live is None else live.instance.node,
         "lease": lease
         and {
             "owner": lease.owner,

@@ -9,6 +9,10 @@ from hypothesis import settings
 
 for name, value in {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}.items():
     os.environ.setdefault(name, value)
+# A Ray cluster that happens to run here is none of the tests' business; those of clusters name their own.
+os.environ["RAY_ADDRESS"] = "local"
+# Read when Ray is imported: no worker is started unasked, and nothing told to Ray's makers.
+os.environ.update({"RAY_enable_worker_prestart": "0", "RAY_USAGE_STATS_ENABLED": "0"})
 
 # A loaded machine may take any time for any example; pytest-timeout catches what hangs.
 settings.register_profile("shared machine", deadline=None)

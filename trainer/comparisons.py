@@ -20,6 +20,7 @@ from rocknroll.trainer.experience import Experience
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.objectives.catalogue import USES_PROXIMAL
 from rocknroll.trainer.passes import Passes
+from rocknroll.trainer.ranks import whole_state
 from rocknroll.trainer.snapshots import Snapshots, frozen
 
 
@@ -70,8 +71,8 @@ class Comparisons:
         """The policy's weights are still those of `version`, and about to change."""
         self._snapshots.keep(version, self._policy)
 
-    def begin(self, checkpoints: Path, resumed: bool) -> None:
-        """Write the reference beside a new run's checkpoints, or take it from there.
+    def begin(self, checkpoints: Path, resumed: bool, *, write: bool = True) -> None:
+        """Write the reference beside a new run's checkpoints, unless another rank does, or take it from there.
 
         Raises:
             CheckpointError: a run that is resumed began without one.
@@ -80,8 +81,9 @@ class Comparisons:
             return
         file = checkpoints / "reference.safetensors"
         if not resumed:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_model(self._reference, str(file))
+            if write:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                save_model(self._reference, str(file))
         elif file.exists():
             load_model(self._reference, file)
         else:
@@ -91,7 +93,7 @@ class Comparisons:
         """The weights that are `version` to those who play: the policy's own, unless it is in the middle of a batch
         and those it began the batch with are kept."""
         kept = self._snapshots.weights(version)
-        return self._policy.state_dict() if kept is None else kept
+        return whole_state(self._policy) if kept is None else kept
 
     def save(self, checkpoint: Path) -> None:
         """Write the past versions into a checkpoint."""

@@ -1,7 +1,8 @@
 """Critics: one of the policy's size (PPO), or several small ones that learn from disjoint data (AsyPPO).
 
 A critic is a decoder with a value head: at the position that predicts an action token it says what the episode will
-still return. Each has an optimiser of its own. Formulas: arXiv 2510.01656; masks from their spread: `disagreement.py`.
+still return. Each has an optimiser of its own. Every rank of a learner has all critics whole, and forwards its share.
+Formulas: arXiv 2510.01656; masks from their spread: `disagreement.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.errors import LearnerDiverged
 from rocknroll.trainer.objectives.disagreement import split, spread
 from rocknroll.trainer.packed_attention import boundary_mask, use_packed_attention
-from rocknroll.trainer.packing import PackedPass, plan
+from rocknroll.trainer.packing import PackedPass
 from rocknroll.trainer.policy import load_backbone, make_tiny
+from rocknroll.trainer.ranks import Ranks
+from rocknroll.trainer.sharding import rank_passes
 from rocknroll.trainer.trajectory import Group, Trajectory
 from rocknroll.trainer.trl_compat import disable_dropout_in_model
 from rocknroll.trainer.valuation import Valuation, returns_of
@@ -68,8 +71,9 @@ class ValueModel(nn.Module):
 class _Critic:
     """One value model and its optimiser."""
 
-    def __init__(self, model: ValueModel, section: CriticsSection, learning_rate: float) -> None:
+    def __init__(self, model: ValueModel, section: CriticsSection, learning_rate: float, ranks: Ranks) -> None:
         self.model = model
+        self._ranks = ranks
         self._section = section
         self._optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
         self._schedule = get_constant_schedule_with_warmup(self._optimiser, section.lr_warmup_steps)
@@ -82,10 +86,12 @@ class _Critic:
         """
         count = sum(len(of_member) for of_member in returns)
         self._optimiser.zero_grad()
-        for packed in plan(trajectories, pass_tokens):
-            values, _ = self.model(packed)
-            target = torch.from_numpy(np.concatenate([returns[m] for m in packed.members])).to(values)
-            ((values - target).square().sum() / count).backward()
+        for made in rank_passes(trajectories, pass_tokens, self._ranks.rank, self._ranks.size):
+            if made.counts:
+                values, _ = self.model(made.packed)
+                target = torch.from_numpy(np.concatenate([returns[m] for m in made.packed.members])).to(values)
+                ((values - target).square().sum() / count).backward()
+        self._ranks.add_gradients(self.model)
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._section.max_grad_norm))
         if not math.isfinite(norm):
             raise LearnerDiverged(
@@ -120,6 +126,7 @@ class Critics:
         learning_rate: float,
         pass_tokens: int,
         seed: int,
+        ranks: Ranks | None = None,
     ) -> None:
         """`learning_rate`: of the policy; critics without one of their own take LEARNING_RATE_RATIO times as much.
 
@@ -127,10 +134,11 @@ class Critics:
             PolicyError: a critic's model cannot be loaded, or has another vocabulary than the policy.
         """
         self.section = section
+        self._ranks = ranks or Ranks()
         rate = section.learning_rate or LEARNING_RATE_RATIO * learning_rate
         backbones = _backbones(section, policy, tokenizer, seed)
         models = [ValueModel(backbone, seed + number) for number, backbone in enumerate(backbones)]
-        self._critics = [_Critic(model.to(policy.device), section, rate) for model in models]
+        self._critics = [_Critic(model.to(policy.device), section, rate, self._ranks) for model in models]
         self._seed = seed
         self._pass_tokens = pass_tokens
         self._batches = 0
@@ -175,13 +183,21 @@ class Critics:
         values = [np.zeros((len(self._critics), count)) for count in counts]
         last = np.zeros((len(self._critics), len(trajectories)))
         for number, critic in enumerate(self._critics):
-            for packed in plan(trajectories, self._pass_tokens, last=True):
-                chosen_in, behind = critic.model(packed)
-                sizes = packed.mask.sum(1).tolist()
-                for member, own in zip(packed.members, torch.split(chosen_in.double().cpu(), sizes), strict=True):
-                    values[member][number] = own.numpy()
-                last[number, list(packed.members)] = behind.double().cpu().numpy()
+            for member, (own, behind) in self._seen_by(critic, trajectories).items():
+                values[member][number] = own
+                last[number, member] = behind
         return Valuation([v.mean(0) for v in values], [spread(v) for v in values], last.mean(0).tolist())
+
+    def _seen_by(self, critic: _Critic, trajectories: Sequence[Trajectory]) -> dict[int, tuple[Array, float]]:
+        """One critic's values [n] of each trajectory's states, and of the one behind, by member."""
+        seen: dict[int, tuple[Array, float]] = {}
+        for made in rank_passes(trajectories, self._pass_tokens, self._ranks.rank, self._ranks.size, last=True):
+            if made.counts:
+                chosen_in, behind = critic.model(made.packed)
+                own = torch.split(chosen_in.double().cpu(), made.packed.mask.sum(1).tolist())
+                for member, values, value in zip(made.packed.members, own, behind.double().tolist(), strict=True):
+                    seen[member] = (values.numpy(), value)
+        return self._ranks.merged(seen)
 
     def save(self, checkpoint: Path) -> None:
         """Write weights and optimisers into a checkpoint."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from rocknroll.trainer.engines.vllm.installation import ADD_CPU, find_installation
+from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.trackers import TRACKERS
 
 GIB = 2**30
@@ -94,6 +96,15 @@ def _threads() -> Iterator[Check]:
     yield Check("threads", True, False, found)
 
 
+def _vllm() -> Iterator[Check]:
+    try:
+        found = find_installation()
+    except RecipeError as error:
+        yield Check("vllm", False, False, str(error), ADD_CPU)
+        return
+    yield Check("vllm", True, False, f"{found.version}, for {'CPUs' if found.cpu else 'GPUs'}, of {found.python}")
+
+
 def _alfworld() -> Iterator[Check]:
     try:
         yield Check("alfworld", True, True, metadata.version("alfworld"))
@@ -133,6 +144,7 @@ _LOOKS: tuple[Callable[[], Iterator[Check]], ...] = (
     _libraries,
     _machine,
     _threads,
+    _vllm,
     _alfworld,
     _sandboxes,
     _trackers,

@@ -15,5 +15,13 @@ class RunFolderError(Exception):
     """A run folder is in the way, is missing, or cannot be resumed."""
 
 
+class LearnerRankLost(Exception):
+    """A rank of the learner died. The run can be gone on with from its last checkpoint."""
+
+
+class ClusterTooSmall(Exception):
+    """A Ray cluster lacks what a role asks for; the text says which role, and how much of what."""
+
+
 class LearnerDiverged(Exception):
     """A loss or gradient, of the policy or of a critic, became NaN or infinite. The policy's weights are intact."""

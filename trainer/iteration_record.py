@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,9 +55,18 @@ class IterationRecord:
         self._values.clear()
         self.discarded += 1
 
-    def metrics(self) -> dict[str, float]:
-        """The iteration in figures; means run over all its trained action tokens."""
-        values = {name: np.concatenate(parts) for name, parts in self._values.items()}
+    @property
+    def tokens(self) -> dict[str, NDArray[np.float64]]:
+        """What was noted, [N] each."""
+        return {name: np.concatenate(parts) for name, parts in self._values.items()}
+
+    def metrics(self, of_ranks: Sequence[Mapping[str, NDArray[np.float64]]]) -> dict[str, float]:
+        """The iteration in figures; means run over all its trained action tokens.
+
+        `of_ranks`: the `tokens` of every rank's record. Times are this rank's.
+        """
+        names = {name: None for tokens in of_ranks for name in tokens}
+        values = {name: np.concatenate([tokens[name] for tokens in of_ranks if name in tokens]) for name in names}
         ratios = iteration_metrics(values) if "logp" in values else {}
         means = {name: float(array.mean()) for name, array in values.items() if name not in COMPARED and len(array)}
         times = {

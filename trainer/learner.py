@@ -4,7 +4,8 @@ get_batch → advantages, proximal and reference log-probabilities → epochs ×
 steps → publish, once per policy version. One dataloader item is everything one optimiser step
 needs; packed passes are looped inside the step and weighed by the token weights of the whole step,
 so how a step is cut into passes changes nothing. From transformers' Trainer come optimiser,
-schedule, clipping, trackers and checkpoints; a resumed run continues bit by bit.
+schedule, clipping, trackers and checkpoints; a resumed run continues bit by bit. With several ranks each
+runs this very code over its share of a step's trajectories (`ranks.py`); rank 0 alone has the stream and writes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PrinterCallback, TrainerCallback
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -48,6 +51,7 @@ from rocknroll.trainer.metrics_log import MetricsLog
 from rocknroll.trainer.packed_attention import use_packed_attention
 from rocknroll.trainer.passes import Passes
 from rocknroll.trainer.policy import save_policy
+from rocknroll.trainer.ranks import Ranks, whole_state
 from rocknroll.trainer.stream import Batch, Stream, StreamStopped
 from rocknroll.trainer.training_arguments import tensorboard, training_arguments
 from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model
@@ -56,6 +60,9 @@ from rocknroll.trainer.valuation import Valuation
 __all__ = ["Batch", "Learner", "Stream", "StreamStopped"]
 
 T = TypeVar("T")
+
+SHARDED_FILE = "pytorch_model_fsdp.bin"
+"""What accelerate calls the weights of a model that FSDP has sharded."""
 
 
 class Learner(StreamTrainer):
@@ -81,9 +88,10 @@ class Learner(StreamTrainer):
         max_staleness: int = 0,
         credit: CreditSection | None = None,
         critics: CriticsSection | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """`num_groups` of a batch are needed for `section.stream`, and `max_staleness`, the most versions that a token
-        may be behind, for `section.mismatch`.
+        may be behind, for `section.mismatch`. `ranks`: as which of several this is made, within `ranks.joined`.
 
         Raises:
             ValueError: `section.stream` without `num_groups`.
@@ -98,7 +106,8 @@ class Learner(StreamTrainer):
         self._checkpoint_every = checkpoint_every
         self._on_iteration = on_iteration
         self._num_groups = num_groups
-        self._passes = Passes(section, temperature)
+        self._ranks = ranks or Ranks()
+        self._passes = Passes(section, temperature, self._ranks)
         self._metrics = MetricsLog(run_dir / "metrics.jsonl")
         self._current: Experience | None = None
         self._record = IterationRecord()
@@ -106,6 +115,8 @@ class Learner(StreamTrainer):
         self._waiting = False
         self._staging: Path | None = None
         self._saved_step = -1
+        self._whole: Mapping[str, Tensor] | None = None
+        """The trained weights, where the model itself has but a shard of them."""
         disable_progress_bar()
         use_packed_attention(model)
         disable_dropout_in_model(model)
@@ -120,23 +131,29 @@ class Learner(StreamTrainer):
                 learning_rate=section.learning_rate,
                 pass_tokens=section.pass_tokens,
                 seed=seed,
+                ranks=self._ranks,
             )
         super().__init__(
             model=model,
-            args=training_arguments(section, run_dir, report_to, seed, use_cpu=model.device.type == "cpu"),
+            args=training_arguments(
+                section, run_dir, report_to, seed, use_cpu=model.device.type == "cpu", ranks=self._ranks.size
+            ),
             processing_class=tokenizer,
             callbacks=[_Flow(self), *tensorboard(run_dir, report_to)],
         )
         self.remove_callback(PrinterCallback)
-        if self.accelerator.num_processes > 1:
-            raise NotImplementedError("the learner runs in one process; start it without torchrun")
+        if self.accelerator.num_processes != self._ranks.size:
+            raise NotImplementedError(
+                f"The environment speaks of {self.accelerator.num_processes} processes, and the learner has"
+                f" {self._ranks.size} ranks: start `roll` without torchrun, and set `learner.ranks`"
+            )
 
     # The four calls a run makes.
 
     def learn(self, *, resume: bool = False) -> bool:
         """Train to the last iteration; True when it was reached, False when `request_stop` ended it before.
 
-        Ctrl-C lets the optimiser step in hand finish, writes a checkpoint, and then raises.
+        Ctrl-C lets the optimiser step in hand finish, writes a checkpoint, and then raises; rank 0 decides for all.
 
         Raises:
             KeyboardInterrupt: after that checkpoint was written.
@@ -144,12 +161,13 @@ class Learner(StreamTrainer):
             LearnerDiverged: a loss or gradient is not finite.
         """
         torch.set_num_threads(self.section.threads)
-        with interruptible(self.request_stop, lambda: self._waiting) as interrupted:
+        heeding = interruptible(self.request_stop, lambda: self._waiting) if self._ranks.leads else nullcontext()
+        with heeding as interrupted:
             try:
                 self._train(newest_checkpoint(self._checkpoints) if resume else None)
             finally:
                 self._stream.stop()
-        if interrupted.is_set():
+        if interrupted is not None and interrupted.is_set():
             raise KeyboardInterrupt
         return self.version >= self.section.iterations
 
@@ -162,16 +180,23 @@ class Learner(StreamTrainer):
 
     def save_policy(self, folder: Path) -> None:
         """Write model and tokenizer as a folder that `load_policy` reads."""
-        save_policy(self._policy, self.processing_class, folder)
+        save_policy(self._policy, self.processing_class, folder, self._whole)
 
     def _train(self, checkpoint: Path | None) -> None:
+        if checkpoint is not None and (checkpoint / SHARDED_FILE).exists() is not self.is_fsdp_enabled:
+            raise CheckpointError(
+                f"{checkpoint} was written {'without' if self.is_fsdp_enabled else 'with'} `learner.parallel: fsdp2`,"
+                " whose weights and optimiser lie in other files: resume with the `parallel` of the start"
+            )
         if checkpoint is not None and (version := read_state(checkpoint).version) >= self.section.iterations:
             # The Trainer would train one more step.
-            self._load_from_checkpoint(str(checkpoint))
+            self._policy.load_state_dict(type(self._policy).from_pretrained(checkpoint).state_dict())
             self.version = version
             self._stream.publish(version, self._policy.state_dict())
-        else:
-            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            return
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if self.is_fsdp_enabled:
+            self._whole = whole_state(self._policy)
 
     # What transformers' Trainer asks for.
 
@@ -195,20 +220,32 @@ class Learner(StreamTrainer):
     def _accumulate(
         self, model: Any, experience: Experience, members: Sequence[int], weights: NDArray[np.float64]
     ) -> Tensor:
-        """Add the gradient of the weighted loss of these members; returns that loss."""
+        """Add the gradient of the weighted loss of these members; returns that loss, of all ranks together."""
         model.train()
         total = torch.zeros((), device=self.args.device)
         credit = self._comparisons.in_step(experience)
-        for loss in self._passes.losses(model, experience, members, weights, self._record, credit):
-            if not math.isfinite(loss.item()):
-                raise self._diverged("loss", loss.item())
-            self.accelerator.backward(loss)
+        syncing = self._syncing(model)
+        for loss in self._passes.losses(model, experience, members, weights, self._record, credit, syncing):
+            # DDP and FSDP2 average over the ranks, and what is wanted is the sum.
+            self.accelerator.backward(loss * self._ranks.size)
             total = total + loss.detach()
+        total = self._ranks.total(total)
+        if not math.isfinite(total.item()):
+            raise self._diverged("loss", total.item())
         return total
+
+    def _syncing(self, model: Any) -> Callable[[bool], AbstractContextManager[Any]]:
+        """Within which a pass is made: DDP exchanges gradients in the last one alone; FSDP2 in each, since gradients
+        that wait would be whole."""
+        if self._ranks.size == 1 or self.is_fsdp_enabled:
+            return lambda final: nullcontext()
+        return lambda final: nullcontext() if final else self.accelerator.no_sync(model)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clips, and refuses to let a broken gradient reach the optimiser."""
         norm = super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         if not math.isfinite(float(norm)):
             raise self._diverged("gradient norm", float(norm))
         return norm
@@ -223,8 +260,11 @@ class Learner(StreamTrainer):
         """One row per iteration, to `metrics.jsonl`, the trackers and `on_iteration`; not the Trainer's summary."""
         if "train_runtime" in logs:
             return
-        row = {"iteration": float(self.version), **logs, **self._record.metrics()}
-        self._record = IterationRecord()
+        record, self._record = self._record, IterationRecord()
+        of_ranks = self._ranks.collected(record.tokens)
+        if not self._ranks.leads:
+            return
+        row = {"iteration": float(self.version), **logs, **record.metrics(of_ranks)}
         super().log(dict(row), start_time)
         self._metrics.append(row)
         if self._on_iteration is not None:
@@ -236,19 +276,27 @@ class Learner(StreamTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """The learner's state and transformers' files, staged and then renamed into place."""
         self._staging = self._checkpoints / "staging"
-        shutil.rmtree(self._staging, ignore_errors=True)
         staged = self._staging / f"checkpoint-{self.state.global_step}"
         try:
-            write_state(staged, self.version, self._stream.state_dict(), self._current)
-            self._comparisons.save(staged)
-            if self._critics is not None:
-                self._critics.save(staged)
+            if self._ranks.leads:
+                self._stage(staged)
+            self._ranks.wait()
             super()._save_checkpoint(model, trial)
+            self._ranks.wait()
         finally:
             self._staging = None
-        promote(staged, self._checkpoints)
-        shutil.rmtree(staged.parent)
+        if self._ranks.leads:
+            promote(staged, self._checkpoints)
+            shutil.rmtree(staged.parent)
         self._saved_step = self.state.global_step
+
+    def _stage(self, staged: Path) -> None:
+        """The learner's own part of a checkpoint."""
+        shutil.rmtree(staged.parent, ignore_errors=True)
+        write_state(staged, self.version, self._stream.state_dict(), self._current)
+        self._comparisons.save(staged)
+        if self._critics is not None:
+            self._critics.save(staged)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Also takes up the learner's own state: it runs once, after the weights are in place."""
@@ -261,7 +309,8 @@ class Learner(StreamTrainer):
         self._comparisons.load(Path(checkpoint), state.version)
         if self._critics is not None:
             self._critics.load(Path(checkpoint))
-        self._metrics.keep_until(state.version)
+        if self._ranks.leads:
+            self._metrics.keep_until(state.version)
         if state.pending is not None:
             self._current = self._restore(state.pending)
 
@@ -285,7 +334,7 @@ class Learner(StreamTrainer):
     def _receive(self) -> Experience:
         """Wait for the next batch and compute what its steps need from forward passes of the weights as they are."""
         loss, seen = self._accumulate_as_groups_come() if self.section.stream else (None, [])
-        batch = self._wait(lambda: self._stream.next_batch(self.version))
+        batch = self._next_batch()
         as_streamed = sorted(group.id for group in batch.groups) == sorted(seen)
         if loss is not None and not as_streamed:
             # Others finished in time to be taken instead: train on what the batch is.
@@ -298,8 +347,26 @@ class Learner(StreamTrainer):
         self._comparisons.keep(self.version)
         return experience
 
+    def _next_batch(self) -> Batch:
+        """What rank 0 is given, at every rank.
+
+        Raises:
+            StreamStopped: no batch will come, or rank 0 was interrupted while it waited.
+        """
+        batch: Batch | None = None
+        if self._ranks.leads:
+            try:
+                batch = self._wait(lambda: self._stream.next_batch(self.version))
+            except (StreamStopped, KeyboardInterrupt):
+                self._stop_requested.set()
+        batch = self._ranks.broadcast(batch)
+        if batch is None:
+            raise StreamStopped
+        return batch
+
     def _note_insights(self, experience: Experience) -> None:
-        write_insights(self._run_dir / "insights", experience.version + 1, experience)
+        if self._ranks.leads:
+            write_insights(self._run_dir / "insights", experience.version + 1, experience)
 
     def _accumulate_as_groups_come(self) -> tuple[Tensor, list[str]]:
         """Gradients of the groups of the next batch while the rest is being played, before normalisation.
@@ -366,7 +433,7 @@ class Learner(StreamTrainer):
 
     def begin(self, resumed: bool) -> None:
         """Before the first step: the reference policy, the engine's weights, the rollouts."""
-        self._comparisons.begin(self._checkpoints, resumed)
+        self._comparisons.begin(self._checkpoints, resumed, write=self._ranks.leads)
         if resumed:
             self._stream.publish(self.version, self._comparisons.published(self.version))
         self._stream.start()
@@ -383,7 +450,7 @@ class Learner(StreamTrainer):
                 experience.metrics |= credit.metrics()
                 self._note_insights(experience)
             began = time.perf_counter()
-            self._stream.publish(self.version, self._policy.state_dict())
+            self._stream.publish(self.version, whole_state(self._policy))
             self._record.publish_s += time.perf_counter() - began
             if self._critics is not None:
                 self._critics.after_policy(learnable(Batch(experience.groups)), self.version - 1)
@@ -391,12 +458,12 @@ class Learner(StreamTrainer):
             control.should_log = True
             last = self.version == self.section.iterations
             control.should_save = last or self.version % self._checkpoint_every == 0
-        if self._stop_requested.is_set():
+        if self._ranks.broadcast(self._stop_requested.is_set()):
             control.should_save = control.should_training_stop = True
 
     def after_stream(self, control: Any) -> None:
         """When the stream gave no more: end, and save what no step has saved."""
-        if self._stop_requested.is_set():
+        if self._ranks.broadcast(self._stop_requested.is_set()):
             control.should_training_stop = True
             control.should_save = self.state.global_step != self._saved_step
 

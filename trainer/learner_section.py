@@ -63,8 +63,18 @@ class LearnerSection(Section):
     max_grad_norm: PositiveFloat = 1.0
     pass_tokens: PositiveInt = 4096
     """Tokens forwarded at once (memory); a longer trajectory gets a pass of its own."""
+    recompute: bool = False
+    """Keep only the input of each layer for the backward pass and compute the rest again: less memory, a third more
+    work."""
     threads: PositiveInt = 1
     cores: Cores = None
+    ranks: PositiveInt | None = None
+    """Processes that share a step's trajectories among them; one for each device of `cluster.devices.learner`, or one,
+    unless given. The loss and the update are those of one rank (docs/cluster.md)."""
+    parallel: Literal["ddp", "fsdp2"] = "ddp"
+    """What several ranks do with the weights: each has them whole, or each has a shard."""
+    restarts: NonNegativeInt = 2
+    """Times that the learner goes on from its last checkpoint after a rank died, before the run ends."""
     stream: bool = False
     """Synchronous training only: gradients accumulate while the rest of the batch is still being played."""
 

@@ -18,8 +18,8 @@ import torch
 
 from rocknroll.trainer import report
 from rocknroll.trainer.errors import RunFolderError
-from rocknroll.trainer.learner import Learner
-from rocknroll.trainer.policy import load_policy
+from rocknroll.trainer.learning import learner_of
+from rocknroll.trainer.rank_processes import RankTask
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.storage import read_groups
@@ -102,6 +102,7 @@ def train_offline(
     Raises:
         RunFolderError: another process is writing the run.
         StorageError: a file is broken.
+        LearnerRankLost: a rank of the learner died.
         LearnerDiverged: a loss or gradient is not finite.
         KeyboardInterrupt: the run is left as it is, without a policy.
     """
@@ -113,24 +114,13 @@ def train_offline(
         folder.write_recipe(recipe)
         origin = {"run": str(source.path.resolve()), "files": [path.name for path in files]}
         folder.replayed_from.write_text(json.dumps(origin) + "\n", encoding="utf-8")
-        model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
-        learner = Learner(
-            model=model,
-            tokenizer=tokenizer,
-            stream=stream,
-            section=recipe.learner,
-            credit=recipe.credit,
-            critics=recipe.critics,
-            run_dir=folder.path,
-            report_to=recipe.report_to,
-            seed=recipe.seed,
-            temperature=recipe.rollout.temperature,
-            checkpoint_every=recipe.checkpoint_every,
-            num_groups=recipe.rollout.num_groups,
-            on_iteration=lambda row: ui.iteration(int(row["iteration"]), recipe.learner.iterations, row),
-        )
         ui.phase("learning from stored trajectories")
-        learner.learn()
+
+        def tell(row: Mapping[str, float]) -> None:
+            ui.iteration(int(row["iteration"]), recipe.learner.iterations, row)
+
+        with learner_of(RankTask(recipe, policy, folder.path), stream, tell) as learner:
+            learner.learn()
         learner.save_policy(folder.policy)
         report.write(folder)
     return OfflineResult(

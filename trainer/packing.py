@@ -58,6 +58,12 @@ def plan(trajectories: Sequence[Trajectory], pass_tokens: int, *, last: bool = F
     Raises:
         ValueError: a trajectory begins with an action token (nothing predicts it).
     """
+    for members in cut(trajectories, pass_tokens, last=last):
+        yield pack(trajectories, members, last=last)
+
+
+def cut(trajectories: Sequence[Trajectory], pass_tokens: int, *, last: bool = False) -> Iterator[list[int]]:
+    """The members of each pass of `plan`, by index."""
     for constrained in (False, True):
         members: list[int] = []
         size = 0
@@ -66,12 +72,12 @@ def plan(trajectories: Sequence[Trajectory], pass_tokens: int, *, last: bool = F
                 continue
             length = forwarded_tokens(trajectory) + last
             if members and size + length > pass_tokens:
-                yield _pack(trajectories, members, last)
+                yield members
                 members, size = [], 0
             members.append(index)
             size += length
         if members:
-            yield _pack(trajectories, members, last)
+            yield members
 
 
 def forwarded_tokens(trajectory: Trajectory) -> int:
@@ -79,7 +85,8 @@ def forwarded_tokens(trajectory: Trajectory) -> int:
     return int(np.flatnonzero(trajectory.action_mask)[-1])
 
 
-def _pack(trajectories: Sequence[Trajectory], members: Sequence[int], last: bool) -> PackedPass:
+def pack(trajectories: Sequence[Trajectory], members: Sequence[int], *, last: bool = False) -> PackedPass:
+    """One pass of these members, which are all constrained or all not, and have action tokens."""
     packed = [trajectories[index] for index in members]
     actions = [np.flatnonzero(trajectory.action_mask) for trajectory in packed]
     for trajectory, positions in zip(packed, actions, strict=True):

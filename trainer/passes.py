@@ -1,14 +1,14 @@
 """Forward passes over an experience: log-probabilities to keep, and the loss of each pass of a step.
 
-Everything runs over packed rows. What a loss compares was computed when the batch arrived; where
-the weights have not changed since (one step per batch) π_prox is the step's own forward instead,
-and credit reads that.
+Everything runs over packed rows, of several ranks each over its share. What a loss compares was computed
+when the batch arrived; where the weights have not changed since (one step per batch) π_prox is the
+step's own forward instead, and credit reads that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ from rocknroll.trainer.objectives.losses import POLICY_LOSSES
 from rocknroll.trainer.objectives.mismatch import mismatch_weight
 from rocknroll.trainer.objectives.ratios import LossInput
 from rocknroll.trainer.objectives.regularisers import kl_estimate, regularised
-from rocknroll.trainer.packing import PackedPass, plan
+from rocknroll.trainer.packing import PackedPass
+from rocknroll.trainer.ranks import Ranks
+from rocknroll.trainer.sharding import RankPass, rank_passes
 from rocknroll.trainer.snapshots import Snapshots
 
 SILENCING = ("clip_low_fraction", "clip_high_fraction", "dual_clip_fraction")
@@ -34,11 +36,12 @@ SILENCING = ("clip_low_fraction", "clip_high_fraction", "dual_clip_fraction")
 
 
 class Passes:
-    """The forwards of one learner."""
+    """The forwards of one learner, or of one of its ranks."""
 
-    def __init__(self, section: LearnerSection, temperature: float) -> None:
+    def __init__(self, section: LearnerSection, temperature: float, ranks: Ranks) -> None:
         self._section = section
         self._temperature = temperature
+        self._ranks = ranks
 
     @torch.no_grad()
     def score(
@@ -46,13 +49,14 @@ class Passes:
     ) -> dict[int, PerToken]:
         """Log-probabilities of the members' action tokens under `model`; on the way, `credit` assigns their γ."""
         scored: dict[int, PerToken] = {}
-        trajectories = [experience.trajectories[m] for m in members]
-        for packed in plan(trajectories, self._section.pass_tokens, last=credit is not None):
+        for made in self._made(experience, members, credit):
+            packed = made.packed
             logp, _ = self._forward(model, packed, experience, [members[i] for i in packed.members], credit)
             sizes = packed.mask.sum(1).tolist()
             for index, values in zip(packed.members, torch.split(logp.cpu(), sizes), strict=True):
-                scored[members[index]] = values.numpy()
-        return scored
+                if made.counts:
+                    scored[members[index]] = values.numpy()
+        return self._ranks.merged(scored)
 
     def score_past(self, snapshots: Snapshots, experience: Experience) -> dict[int, PerToken]:
         """`Experience.past` of the members with a gradient.
@@ -77,18 +81,30 @@ class Passes:
         weights: NDArray[np.float64],
         record: IterationRecord,
         credit: Credit | None = None,
+        syncing: Callable[[bool], AbstractContextManager[Any]] = lambda final: nullcontext(),
     ) -> Iterator[Tensor]:
-        """The sum of weighted losses of each pass, `weights` [members] being those of the members' tokens.
+        """The sum of weighted losses of each pass of this rank, `weights` [members] being those of the members' tokens.
 
-        `credit` assigns the members' γ in the very forward that the loss is of.
+        `credit` assigns the members' γ in the very forward that the loss is of. Forward and backward of a pass happen
+        within `syncing(final)`, which says whether ranks exchange their gradients in it.
         """
-        trajectories = [experience.trajectories[m] for m in members]
-        for packed in plan(trajectories, self._section.pass_tokens, last=credit is not None):
+        for made in self._made(experience, members, credit):
+            packed = made.packed
             own = [members[i] for i in packed.members]
-            logp, entropy = self._forward(model, packed, experience, own, credit)
-            per_token = self._token_losses(packed, experience, own, logp, entropy, record)
-            weight = torch.from_numpy(weights[list(packed.members)]).to(per_token)
-            yield (weight[:, None] * per_token).sum()
+            with syncing(made.final):
+                logp, entropy = self._forward(model, packed, experience, own, credit)
+                if made.counts:
+                    per_token = self._token_losses(packed, experience, own, logp, entropy, record)
+                    weight = torch.from_numpy(weights[list(packed.members)]).to(per_token)
+                    yield (weight[:, None] * per_token).sum()
+                else:
+                    yield 0.0 * logp.sum()
+
+    def _made(self, experience: Experience, members: Sequence[int], credit: Credit | None) -> Iterator[RankPass]:
+        """This rank's passes over its share of the members."""
+        trajectories = [experience.trajectories[m] for m in members]
+        ranks, last = self._ranks, credit is not None
+        return rank_passes(trajectories, self._section.pass_tokens, ranks.rank, ranks.size, last=last)
 
     def _forward(
         self,

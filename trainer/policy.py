@@ -10,7 +10,7 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -182,14 +182,19 @@ def _loading(name_or_path: str, setting: str) -> Iterator[str]:
         raise PolicyError(f"The model {name_or_path} could not be loaded: {reason} {advice}") from error
 
 
-def save_policy(model: Any, tokenizer: Any, folder: Path | str) -> None:
-    """Write both into one folder that `load_policy` reads. The folder is complete or absent, never half-written."""
+def save_policy(
+    model: Any, tokenizer: Any, folder: Path | str, state: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    """Write both into one folder that `load_policy` reads. The folder is complete or absent, never half-written.
+
+    `state`: the weights, where the model has only a part of them.
+    """
     target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         fresh, old = work / "new", work / "old"
-        model.save_pretrained(fresh)
+        model.save_pretrained(fresh, state_dict=state)
         tokenizer.save_pretrained(fresh)
         if target.exists():
             target.rename(old)

@@ -22,8 +22,11 @@ from pydantic import (
     model_validator,
 )
 
+from rocknroll.trainer.architecture import Architecture
+from rocknroll.trainer.cluster_section import ClusterSection, device_count
 from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics_section import CriticsSection
+from rocknroll.trainer.engine_section import EngineSection
 from rocknroll.trainer.learner_section import LearnerSection
 from rocknroll.trainer.ratio import Ratio, bends, check_ratio, weight_at
 from rocknroll.trainer.section import Cores, Fraction, Section
@@ -81,6 +84,8 @@ class PolicySection(Section):
     model: str = "tiny"
     """`tiny` (made here, with a word tokenizer trained on expert episodes), a hub id, or a local folder."""
     tiny: TinyModel = TinyModel()
+    architecture: Architecture | None = None
+    """The shape of `model`, for `roll plan --placement` on a machine that does not have it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
@@ -105,6 +110,8 @@ class SandboxSection(Section):
     runtime: Literal["process"] = "process"
     count: PositiveInt = 32
     """Sandboxes kept ready; one environment, one lease and one trajectory each."""
+    least: PositiveInt | None = None
+    """Let the number follow what engines and learner can use, between this and `count`; not given: always `count`."""
     step_timeout_s: PositiveFloat = 30.0
     """A step that takes longer counts as hung: the episode is lost and the sandbox replaced, ..."""
     reset_timeout_s: PositiveFloat | None = None
@@ -187,22 +194,6 @@ class RewardSection(Section):
     """A task's timeout is this many times its longest correct evaluation so far, within the two bounds."""
 
 
-class EngineSection(Section):
-    kind: Literal["local"] = "local"
-    replicas: PositiveInt = 1
-    """Engines side by side, each with its own weights and `slots`."""
-    restarts: NonNegativeInt = 3
-    """Times that broken engines are replaced before the run gives up."""
-    cores: Cores = None
-    slots: PositiveInt = 32
-    max_length: PositiveInt = 4096
-    """Tokens of context held for one trajectory; never more than the model's own limit."""
-    threads: PositiveInt = 1
-    bit_exact: Literal["auto"] | bool = "auto"
-    """Compute so that tokens and log-probabilities are the same bit for bit whatever else is computed, which
-    costs 14 to 20% of the engine's speed; `auto`: where `rollout.async_ratio` is 0."""
-
-
 class EvalSection(Section):
     splits: tuple[Literal["train", "seen", "unseen"], ...] = ("unseen",)
     episodes: PositiveInt = 192
@@ -229,6 +220,7 @@ class Recipe(Section):
     critics: CriticsSection = CriticsSection()
     credit: CreditSection = CreditSection()
     eval: EvalSection = EvalSection()
+    cluster: ClusterSection = ClusterSection()
     report_to: tuple[str, ...] = ("tensorboard",)
     """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
     checkpoint_every: PositiveInt = 20
@@ -238,6 +230,11 @@ class Recipe(Section):
     def sources(self) -> Mapping[str, DomainSection]:
         """The environments of the run by domain, whichever way they are given; that of `env` has the name ""."""
         return self.domains or {"": DomainSection(env=self.env)}
+
+    @property
+    def learner_ranks(self) -> int:
+        """Ranks of the learner, however they are given."""
+        return self.learner.ranks or device_count(self.cluster.devices.learner) or 1
 
     @property
     def environments(self) -> str:
@@ -266,16 +263,12 @@ class Recipe(Section):
                 f"`learner.minibatches` ({learner.minibatches}) must divide `rollout.num_groups`"
                 f" ({rollout.num_groups}), because each minibatch takes as many whole groups: choose one of {divisors}"
             )
-        if self.engine.bit_exact is True and self.engine.threads > 1:
-            raise ValueError(
-                "`engine.bit_exact` needs `engine.threads` to be 1, because several threads cut sums at places that"
-                " depend on what else is computed"
-            )
         self._check_rollout()
         self._check_critics()
         self._check_credit()
         self._check_domains()
         self._check_cores()
+        self._check_ranks()
         for source in self.sources.values():
             self._check_faults(source.env.faults)
         if rollout.group_size < 2 and learner.advantage not in ("reinforce++", "gae"):
@@ -296,7 +289,9 @@ class Recipe(Section):
     def bit_exact(self) -> bool:
         """Whether the engine computes bit-exactly, `auto` resolved."""
         asked = self.engine.bit_exact
-        return self.rollout.async_ratio == 0 and self.engine.threads == 1 if asked == "auto" else asked
+        if asked != "auto":
+            return asked
+        return self.engine.kind == "local" and self.rollout.async_ratio == 0 and self.engine.threads == 1
 
     def _check_rollout(self) -> None:
         rollout = self.rollout
@@ -319,6 +314,15 @@ class Recipe(Section):
         if rollout.tail_batching.enabled and (rollout.redundancy.groups or rollout.redundancy.members):
             raise ValueError("`rollout.tail_batching` launches spare episodes itself: leave `rollout.redundancy` at 0")
         batch = rollout.num_groups * rollout.group_size
+        if self.sandbox.least is not None and self.sandbox.least > self.sandbox.count:
+            raise ValueError(
+                f"`sandbox.least` ({self.sandbox.least}) must not exceed `sandbox.count` ({self.sandbox.count})"
+            )
+        if self.sandbox.least is not None and rollout.turn_barrier:
+            raise ValueError(
+                "`rollout.turn_barrier` makes a whole batch step together, and with `sandbox.least` there may be too"
+                " few sandboxes for it: leave one of them out"
+            )
         if rollout.turn_barrier and (rollout.async_ratio or spare or self.sandbox.count < batch):
             raise ValueError(
                 "`rollout.turn_barrier` makes a whole batch step together: it needs `rollout.async_ratio` 0, no"
@@ -374,6 +378,11 @@ class Recipe(Section):
                 "`credit` sorts heads by the first pass of a batch, and `learner.stream` trains on groups as they come:"
                 " turn one of them off"
             )
+        if learner.recompute:
+            raise ValueError(
+                "`credit` reads attention in the step's forward, which `learner.recompute` computes twice: turn one of"
+                " them off"
+            )
         if credit.kind == "coupled" and credit.lookback >= self.rollout.max_action_tokens:
             raise ValueError(
                 f"`credit.lookback` ({credit.lookback}) is longer than any response before a token: an action has at"
@@ -387,6 +396,32 @@ class Recipe(Section):
                 f"`credit.windows.fai_from` ({credit.windows.fai_from}) is longer than any response: a trajectory has"
                 f" at most {longest} tokens (`engine.max_length`, `policy.tiny.max_length`), so no token would have a"
                 " query far enough behind it"
+            )
+
+    def _check_ranks(self) -> None:
+        ranks, devices = self.learner_ranks, device_count(self.cluster.devices.learner)
+        if devices and ranks != devices:
+            raise ValueError(
+                f"`learner.ranks` ({ranks}) must be the number of `cluster.devices.learner` ({devices}), because each"
+                " rank has a device of its own: leave one of the two out"
+            )
+        if ranks == 1:
+            return
+        if self.learner.stream:
+            raise ValueError(
+                f"`learner.stream` trains on groups as they come, and {ranks} ranks share out a whole batch: take one"
+                " rank (`learner.ranks`, `cluster.devices.learner`), or turn `stream` off"
+            )
+        if self.credit.kind != "none":
+            raise ValueError(
+                f"`credit` sorts heads by the first pass of a batch, and each of {ranks} ranks has another first pass:"
+                " take one rank (`learner.ranks`, `cluster.devices.learner`), or leave credit out"
+            )
+        smallest = self.rollout.num_groups * self.rollout.group_size // self.learner.minibatches
+        if ranks > smallest:
+            raise ValueError(
+                f"`learner.ranks` ({ranks}) is more than the trajectories of an optimiser step ({smallest}), so some"
+                " would have nothing to do: take fewer ranks, fewer `learner.minibatches`, or a larger batch"
             )
 
     def _check_cores(self) -> None:

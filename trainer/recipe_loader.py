@@ -2,7 +2,8 @@
 
 Files compose left to right (mappings merge, everything else is replaced), what a file `extends`
 comes before it, and `a.b=c` overrides come last. A name that is no path finds a recipe shipped in
-`rocknroll.recipes`, so `roll train alfworld` works outside a checkout. Every key remembers where it
+`rocknroll.recipes`, so `roll train alfworld` works outside a checkout; in folders there lie
+overlays, which change part of a recipe (`roll train alfworld-qwen hardware/gpu8`). Every key remembers where it
 was set, so that an error can say so.
 """
 
@@ -85,6 +86,9 @@ def find_recipe(name: str | Path) -> Path:
     shipped = shipped_recipes()
     if str(name) in shipped:
         return shipped[str(name)]
+    overlay = Path(str(resources.files("rocknroll.recipes"))) / f"{name}.yaml"
+    if overlay.is_file():
+        return overlay
     near = nearest(path.stem, list(shipped))
     raise RecipeError(
         f"There is no recipe `{name}`: neither a file nor a shipped recipe has that name. {did_you_mean(near)}"

@@ -10,10 +10,14 @@ from html import escape
 from pathlib import Path
 
 from rocknroll.trainer.chart import Series, line_chart
+from rocknroll.trainer.cluster_section import device_count
+from rocknroll.trainer.device_map import assign, colocated
+from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.recipe_loader import dump_recipe
 from rocknroll.trainer.results import EvalResult
 from rocknroll.trainer.rollout.meter import bottleneck
 from rocknroll.trainer.run_folder import Evaluation, RunFolder, by_split
+from rocknroll.trainer.split import measured, suggest
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -40,7 +44,7 @@ def write(folder: RunFolder) -> Path:
         _section("By kind of task", _kinds(evaluations)),
         *_domains(metrics, list(recipe.domains)),
         _section("Reward", _lines(metrics, {"batch/reward": "training"}, "mean return")),
-        _section("Where time goes", _idle(metrics)),
+        _section("Where time goes", _idle(metrics) + _split(metrics, recipe)),
         _section("Throughput", _lines(metrics, {"rollout/tokens_per_s": "generated"}, "tokens per second")),
         _section("Staleness", _staleness(metrics)),
         _section("Rounds", _rounds(metrics)),
@@ -62,7 +66,7 @@ def _headlines(evaluations: Sequence[Evaluation]) -> list[str]:
         first, last = rows[0].result, rows[-1].result
         lines.append(
             f'<p class="lead">{escape(split)}: {_rate(first)} before RL, <b>{_rate(last)}</b> after'
-            f" {rows[-1].iteration} iterations ({last.episodes} games, greedy unless the recipe says otherwise).</p>"
+            f" {rows[-1].iteration} iterations ({last.episodes} tasks, greedy unless the recipe says otherwise).</p>"
         )
     return lines
 
@@ -94,7 +98,7 @@ def _kinds(evaluations: Sequence[Evaluation]) -> str:
             f"<td>{before.by_kind[kind].success_rate:.0%}</td><td>{after.by_kind[kind].success_rate:.0%}</td></tr>"
             for kind in sorted(before.by_kind.keys() & after.by_kind.keys())
         )
-        head = f"<tr><th>{escape(split)}</th><th>games</th><th>before</th><th>after</th></tr>"
+        head = f"<tr><th>{escape(split)}</th><th>tasks</th><th>before</th><th>after</th></tr>"
         tables.append(f"<table>{head}{body}</table>")
     return "".join(tables)
 
@@ -129,6 +133,26 @@ def _idle(metrics: Sequence[Row]) -> str:
     measured = [row for row in metrics if parts.keys() <= row.keys()]  # a replayed batch has no such figures
     busiest = bottleneck({key: _mean(measured, key) for key in parts}) if measured else ""
     return f"{chart}<p>Busiest over the whole run: the {busiest}.</p>" if busiest else chart
+
+
+def _split(metrics: Sequence[Row], recipe: Recipe) -> str:
+    """How the run's devices would be divided better, where that is what it waited for."""
+    devices = {role: device_count(getattr(recipe.cluster.devices, role)) for role in ("learner", "engine")}
+    own = all(devices.values())
+    learner, engine = devices.values() if own else (recipe.learner_ranks, recipe.engine.replicas)
+    if learner + engine == 2 or (own and colocated(assign(recipe.cluster))):
+        return ""  # there is but one division
+    found = suggest(measured(metrics), learner, engine, overlapped=recipe.rollout.async_ratio > 0)
+    if found is None:
+        return ""
+    what = "devices" if own else "processes (learner ranks, engines)"
+    how = f"{found.learner} to learn and {found.engine} to play"
+    if (found.learner, found.engine) == (learner, engine):
+        return f"<p>Of {learner + engine} {what}, {how} is the best division by the work measured.</p>"
+    return (
+        f"<p>Suggested division of {learner + engine} {what}: {how} (it was {learner} and {engine}), by the work"
+        f" measured {found.speedup:.2f} × the iterations in the same time if both scale with their devices.</p>"
+    )
 
 
 def _staleness(metrics: Sequence[Row]) -> str:

@@ -14,14 +14,17 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
+from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.credit.rhythm import ATTENTIVE
 from rocknroll.trainer.domains import Domain, Domains
-from rocknroll.trainer.engines.cores import check_cores, hold_process
-from rocknroll.trainer.errors import RunFolderError
-from rocknroll.trainer.learner import Learner
-from rocknroll.trainer.policy import check_critic, check_policy, check_readable, load_policy, load_tokenizer
+from rocknroll.trainer.engines.cores import check_cores
+from rocknroll.trainer.engines.vllm.installation import check_installed
+from rocknroll.trainer.errors import LearnerRankLost, RunFolderError
+from rocknroll.trainer.learning import learner_of
+from rocknroll.trainer.policy import check_critic, check_policy, check_readable, load_tokenizer
+from rocknroll.trainer.rank_processes import RankTask
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.results import EvalResult, TrainResult
 from rocknroll.trainer.resuming import check_resumable, has_checkpoint, has_ended
@@ -41,11 +44,14 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
         RecipeError, EnvDataError, PolicyError, SandboxError, RolloutFailed: as their texts say; the folder stays
             resumable.
         RunFolderError: another process is writing the run, or it cannot be gone on with.
+        LearnerRankLost: ranks of the learner died more often than `learner.restarts`; the folder stays resumable.
         StorageError, LedgerError, CheckpointError: a file of the run is damaged.
         KeyboardInterrupt: after the step in hand was checkpointed.
     """
     began = time.monotonic()
     check_all_cores(recipe)
+    choose_cluster(recipe.cluster.address)  # one that does not answer is not found out after minutes of preparation
+    check_installed(recipe.engine)
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -60,11 +66,27 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
                 raise RunFolderError(f"There is a run in {folder.path} now, begun while this one was being prepared.")
         folder.write_recipe(recipe)
         try:
+            return _learned(recipe, folder, domains, policy, ui, resume=resume, began=began)
+        except (RolloutFailed, LearnerRankLost) as failure:
+            how = f"When the cause is mended, go on with: roll train --resume {folder.path}"
+            raise type(failure)(f"{failure} {how}") from failure
+
+
+def _learned(
+    recipe: Recipe, folder: RunFolder, domains: Domains, policy: Path, ui: RunUI, *, resume: bool, began: float
+) -> TrainResult:
+    """Play and learn to the end, from the last checkpoint on whenever a rank of the learner is lost."""
+    left = recipe.learner.restarts
+    while True:
+        try:
             with rollouts(recipe, policy, ui, folder.path) as service:
                 return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
-        except RolloutFailed as failure:
-            how = f"When the cause is mended, go on with: roll train --resume {folder.path}"
-            raise RolloutFailed(f"{failure} {how}") from failure
+        except LearnerRankLost as lost:
+            if not left:
+                raise
+            left -= 1
+            ui.message(f"{lost} Going on from the last checkpoint ({left} restarts left)")
+            resume = True
 
 
 def check_all_cores(recipe: Recipe) -> None:
@@ -108,6 +130,7 @@ def evaluate(
     domain: str | None = None,
 ) -> tuple[EvalResult, ...]:
     """Play the first `episodes` tasks of `split` of every domain, or of the one named, with the model in a folder."""
+    check_installed(recipe.engine)
     domains = prepare_domains(recipe, ui)
     with rollouts(recipe, model, ui) as service:
         chosen = domains if domain is None else [domains[domain]]
@@ -119,7 +142,7 @@ def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
     domains = Domains(recipe)
     for domain in domains:
         ui.phase(f"{domain.title} data")
-        domain.family.prepare(lambda done, total: ui.progress("games", done, total))
+        domain.family.prepare(lambda done, total: ui.progress("tasks", done, total))
     return domains
 
 
@@ -127,6 +150,7 @@ def prepare_domains(recipe: Recipe, ui: RunUI) -> Domains:
 def rollouts(recipe: Recipe, model: Path, ui: RunUI, run_folder: Path | None = None) -> Iterator[RolloutService]:
     """A running rollout process, stopped on the way out whatever happens."""
     ui.phase("sandboxes")
+    ui.message(str(choose_cluster(recipe.cluster.address)))
     service = RolloutService(recipe, model, run_folder=run_folder)
     try:
         service.ready()
@@ -160,31 +184,17 @@ class _Run:
         if resume and not has_checkpoint(folder):
             resume = False  # stopped before its first checkpoint: the learner begins again, on the batches stored
             folder.metrics_file.unlink(missing_ok=True)
-        if recipe.learner.cores is not None:
-            hold_process(recipe.learner.cores)  # not before the rollout process is there: it would inherit them
-        model, tokenizer = load_policy(str(policy), recipe.policy.dtype)
         weights = folder.path / "weights.safetensors"
         self._stream = ServiceStream(self._service, weights, self._on_start)
-        learner = Learner(
-            model=model,
-            tokenizer=tokenizer,
-            stream=self._stream,
-            section=recipe.learner,
-            credit=recipe.credit,
-            critics=recipe.critics,
-            run_dir=folder.path,
-            report_to=recipe.report_to,
-            seed=recipe.seed,
-            temperature=recipe.rollout.temperature,
-            checkpoint_every=recipe.checkpoint_every,
-            on_iteration=self._on_iteration,
-            num_groups=recipe.rollout.num_groups,
-            max_staleness=math.ceil(recipe.rollout.async_ratio),
-        )
         self._evaluate("before RL", 0)
         self._ui.phase("learning")
         try:
-            learner.learn(resume=resume)
+            with learner_of(
+                RankTask(recipe, policy, folder.path, math.ceil(recipe.rollout.async_ratio), resume),
+                self._stream,
+                self._on_iteration,
+            ) as learner:
+                learner.learn(resume=resume)
         finally:
             weights.unlink(missing_ok=True)
         if self._stream.failure is not None:

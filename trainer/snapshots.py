@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
+from rocknroll.trainer.ranks import whole_state
+
 FILE = "snapshots.safetensors"
 
 
@@ -30,7 +32,7 @@ class Snapshots:
     def keep(self, version: int, model: PreTrainedModel) -> None:
         """Copy the weights of `model`, which are those of `version`, and let go of the oldest beyond `count`."""
         if self.count:
-            self._kept[version] = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            self._kept[version] = {name: tensor.detach().clone() for name, tensor in whole_state(model).items()}
         for old in sorted(self._kept)[: -self.count]:
             del self._kept[old]
 

@@ -15,10 +15,11 @@ TENSORBOARD = "tensorboard"
 
 
 def training_arguments(
-    section: LearnerSection, run_dir: Path, report_to: Sequence[str], seed: int, *, use_cpu: bool
+    section: LearnerSection, run_dir: Path, report_to: Sequence[str], seed: int, *, use_cpu: bool, ranks: int = 1
 ) -> StreamConfig:
     """Arguments under which the Trainer steps when told and saves and logs only when told."""
     schedule = section.lr_schedule
+    sharded = section.parallel == "fsdp2" and ranks > 1
     arguments = StreamConfig(
         output_dir=str(run_dir / "checkpoints"),
         max_steps=section.iterations * section.epochs * section.minibatches,
@@ -32,8 +33,13 @@ def training_arguments(
         seed=seed,
         use_cpu=use_cpu,
         bf16=False,
-        activation_checkpointing=False,
+        activation_checkpointing=section.recompute and not sharded,
         ignore_data_skip=True,
+        ddp_find_unused_parameters=False,
+        fsdp=sharded or None,  # type: ignore[arg-type]  # text, as annotated, is deprecated
+        fsdp_config={"version": 2, "state_dict_type": "FULL_STATE_DICT", "activation_checkpointing": section.recompute}
+        if sharded
+        else None,
         logging_strategy="no",
         logging_nan_inf_filter=False,
         save_strategy="no",

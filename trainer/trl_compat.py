@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from accelerate import DistributedType, PartialState
+from accelerate.utils import FullyShardedDataParallelPlugin
 from trl.trainer.base_config import _BaseConfig
 from trl.trainer.base_trainer import _BaseTrainer
 from trl.trainer.utils import disable_dropout_in_model
@@ -25,6 +27,7 @@ HOOKS = (
     "_save_checkpoint",
     "_load_optimizer_and_scheduler",
     "_clip_grad_norm",
+    "create_accelerator_and_postprocess",
 )
 """Methods of the trainer that the learner overrides; each must exist with the parameters the learner declares."""
 
@@ -46,6 +49,15 @@ class StreamTrainer(_Parent):
 
     def _send_telemetry(self) -> None:
         """Nothing leaves this machine."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Also shards on CPUs where that is asked for: accelerate knows how, and yet takes DDP there without a word."""
+        super().create_accelerator_and_postprocess()
+        if self.args.fsdp_plugin_args is not None and not self.is_fsdp_enabled:
+            state = self.accelerator.state
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            self.is_fsdp_enabled = True
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Unknown: a minibatch is no dict of tensors, from which transformers could tell."""

@@ -12,7 +12,7 @@ class RunUI(Protocol):
     """Called from one thread; must return at once and never raise."""
 
     def phase(self, name: str) -> None:
-        """A new part of the run begins (`making games`, `warm start`, `learning`); the one before is over."""
+        """A new part of the run begins (`warm start`, `learning`); the one before is over."""
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Work inside a phase; `total` may be 0 while it is unknown."""

@@ -41,10 +41,11 @@ def ps(
     if as_json:
         print_json({"sandboxes": rows})
         return
-    print(f"{'ID':20}{'STATE':13}{'RUNTIME':9}{'RESTARTS':>8}  {'LEASE':30}LAST ERROR")
+    print(f"{'ID':20}{'STATE':13}{'RUNTIME':9}{'NODE':20}{'RESTARTS':>8}  {'LEASE':30}LAST ERROR")
     for row in rows:
         print(
-            f"{row['id']:20}{row['state']:13}{row['runtime']:9}{row['restarts']:8d}  {_lease(row['lease']):30}"
+            f"{row['id']:20}{row['state']:13}{row['runtime']:9}{printable(row['node'] or '-'):20}{row['restarts']:8d}  "
+            f"{_lease(row['lease']):30}"
             f"{_short(row['last_error'] or '')}"
         )
 

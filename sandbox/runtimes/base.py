@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rocknroll.sandbox.channel import Route
+from rocknroll.sandbox.errors import SandboxLost
 from rocknroll.sandbox.spec import SandboxSpec
 
 
@@ -30,22 +32,25 @@ class Isolation:
 
 
 class Instance(Protocol):
-    """One running sandbox. Its agent serves at `socket_path`."""
+    """One running sandbox."""
 
     node: str
     """Machine that it runs on (`nodes.this_node`)."""
-    socket_path: Path
     pid: int
-    """Process on this machine that the instance ends with."""
+    """Process on that machine that the instance ends with."""
     secret: str
     python: tuple[str, ...]
     """Command of the Python interpreter inside."""
 
     @property
+    def way(self) -> Path | Route:
+        """Where its agent serves: a Unix socket of this machine, or the way to another machine's."""
+
+    @property
     def record(self) -> Mapping[str, Any]:
         """What `Runtime.adopt` finds it again by, as JSON; the store keeps it, with the secret."""
 
-    def on_exit(self, callback: Callable[[str], None]) -> None:
+    def on_exit(self, callback: Callable[[SandboxLost], None]) -> None:
         """Call back once, with the reason, when the instance's process is gone; at once if it is already."""
 
     async def kill(self) -> None:
@@ -55,7 +60,7 @@ class Instance(Protocol):
         """Why an instance that is gone ended, as far as the runtime knows: exit code or signal, out of memory or
         not, and its last output. To be asked before `kill`."""
 
-    def output_tail(self) -> str:
+    async def output_tail(self) -> str:
         """The last lines that its processes printed, for error messages."""
 
 
@@ -63,6 +68,8 @@ class Runtime(Protocol):
     """Where sandboxes live. Safe to call from many tasks of one event loop."""
 
     name: str
+    node: str
+    """Machine that all its instances run on; empty where it chooses one for each."""
 
     async def isolation(self) -> Isolation:
         """What separates a sandbox from the host here.

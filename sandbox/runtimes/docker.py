@@ -21,6 +21,7 @@ from docker.errors import NotFound
 from rocknroll.sandbox import owner as processes
 from rocknroll.sandbox.channel import check_socket_path
 from rocknroll.sandbox.errors import RuntimeUnavailable, SpecInvalid, StartTimeout
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.runtimes import docker_image
 from rocknroll.sandbox.runtimes.base import Isolation
 from rocknroll.sandbox.runtimes.docker_daemon import Daemon
@@ -77,6 +78,7 @@ class DockerRuntime:
         base_url: str | None = None,
         orphan_ttl_s: float = ORPHAN_TTL_S,
     ) -> None:
+        self.node = this_node()
         self._fleet_id, self._orphan_ttl_s = fleet_id, orphan_ttl_s
         self._folder = FleetFolder(fleet_id, folder)
         self._daemon = Daemon(base_url)

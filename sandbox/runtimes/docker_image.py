@@ -103,6 +103,14 @@ def list_images(client: docker.APIClient) -> list[Image]:
     return sorted(images, key=lambda image: image.created, reverse=True)
 
 
+def all_names(client: docker.APIClient) -> frozenset[str]:
+    """What all images of this machine are called: tags, digests, ids."""
+    found = client.images()
+    return frozenset(
+        name for each in found for name in (each["Id"], *(each["RepoTags"] or ()), *(each["RepoDigests"] or ()))
+    )
+
+
 def inspect(client: docker.APIClient, spec: SandboxSpec) -> Mapping[str, Any]:
     """What the daemon says of the specification's image.
 

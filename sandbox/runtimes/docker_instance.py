@@ -13,7 +13,7 @@ import docker
 from docker.errors import APIError, NotFound
 
 from rocknroll.sandbox import owner as processes
-from rocknroll.sandbox.errors import RuntimeUnavailable, SandboxError, StartFailed
+from rocknroll.sandbox.errors import RuntimeUnavailable, SandboxError, SandboxLost, StartFailed
 from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.runtimes.docker_boot import REFUSED
 from rocknroll.sandbox.runtimes.docker_daemon import Daemon
@@ -70,8 +70,12 @@ class DockerInstance:
         if not self._gone.done():
             self._gone.set_result(reason)
 
-    def on_exit(self, callback: Callable[[str], None]) -> None:
-        self._gone.add_done_callback(lambda gone: callback(gone.result()))
+    @property
+    def way(self) -> Path:
+        return self.socket_path
+
+    def on_exit(self, callback: Callable[[SandboxLost], None]) -> None:
+        self._gone.add_done_callback(lambda gone: callback(SandboxLost(gone.result())))
 
     async def listening(self) -> None:
         """Return once the agent has its socket.
@@ -126,7 +130,7 @@ class DockerInstance:
             text += ", out of memory"
         if state.get("Error"):
             text += f" ({state['Error']})"
-        tail = self.output_tail()
+        tail = self.folder.log_tail()
         return f"{text}; last output:\n{tail}" if tail else text
 
     async def kill(self) -> None:
@@ -155,8 +159,8 @@ class DockerInstance:
         await asyncio.to_thread(self.folder.remove)
         self._ended("its container was removed")
 
-    def output_tail(self) -> str:
-        return self.folder.log_tail()
+    async def output_tail(self) -> str:
+        return await asyncio.to_thread(self.folder.log_tail)
 
 
 def remove_container(client: docker.APIClient, name: str) -> None:

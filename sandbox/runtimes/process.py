@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.sandbox.channel import check_socket_path
-from rocknroll.sandbox.errors import RuntimeUnavailable, SpecInvalid, StartFailed
+from rocknroll.sandbox.errors import RuntimeUnavailable, SandboxLost, SpecInvalid, StartFailed
 from rocknroll.sandbox.nodes import this_node
 from rocknroll.sandbox.runtimes import job
 from rocknroll.sandbox.runtimes.base import Isolation
@@ -59,8 +59,12 @@ class ProcessInstance:
         self.pid = pid
         self._link.watch(pid, lambda end: None if self._gone.done() else self._gone.set_result(end))
 
-    def on_exit(self, callback: Callable[[str], None]) -> None:
-        self._gone.add_done_callback(lambda gone: callback(str(gone.result())))
+    @property
+    def way(self) -> Path:
+        return self.socket_path
+
+    def on_exit(self, callback: Callable[[SandboxLost], None]) -> None:
+        self._gone.add_done_callback(lambda gone: callback(SandboxLost(str(gone.result()))))
 
     async def kill(self) -> None:
         for hard in (False, True):
@@ -76,10 +80,13 @@ class ProcessInstance:
     async def autopsy(self) -> str:
         await asyncio.wait([self._gone], timeout=AUTOPSY_PATIENCE_S)
         text = str(self._gone.result()) if self._gone.done() else "its process still runs"
-        tail = self.output_tail()
+        tail = self._output_tail()
         return f"{text}; last output:\n{tail}" if tail else text
 
-    def output_tail(self) -> str:
+    async def output_tail(self) -> str:
+        return await asyncio.to_thread(self._output_tail)
+
+    def _output_tail(self) -> str:
         try:
             with (self._folder / "log").open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -108,6 +115,7 @@ class ProcessRuntime:
     ) -> None:
         if durable_s and not fleet_id:
             raise SpecInvalid("durable sandboxes need a fleet_id, by which a successor finds them")
+        self.node = this_node()
         self._level, self._limits, self._durable_s = level, limits, durable_s
         self._fleet = fleet_id or secrets.token_hex(8)
         # A hash, because the path of a socket has room for little.
@@ -213,7 +221,7 @@ class ProcessRuntime:
     def _watch(self, instance: ProcessInstance, pid: int) -> None:
         self._instances[instance.id] = instance
         instance.watch(pid)
-        instance.on_exit(lambda reason: self._forget(instance))
+        instance.on_exit(lambda why: self._forget(instance))
 
     def _forget(self, instance: ProcessInstance) -> None:
         if self._instances.get(instance.id) is instance:

@@ -148,7 +148,7 @@ class SandboxRow(Row):
     state: str
     image: str | None
     runtime: str
-    node: str
+    node: str | None
     lease: LeaseRef | None
     pid: int | None
     restarts: int

@@ -65,7 +65,7 @@ async def sandboxes(site: SiteHere, pool: str | None = None, state: str | None =
 @read_routes.get("/v1/sandboxes/{sandbox}")
 async def sandbox(site: SiteHere, sandbox: str) -> bodies.SandboxDescription:
     """`sandbox` is an id or the beginning of one that no other shares."""
-    return bodies.SandboxDescription.model_validate(site.describe(sandbox))
+    return bodies.SandboxDescription.model_validate(await site.describe(sandbox))
 
 
 @operate_routes.post("/v1/sandboxes/{sandbox}/restart")

@@ -29,7 +29,14 @@ def test_help_loads_nothing_heavy(package: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["train", "alfworld", "--dry-run"], ["recipes"], ["train", "--help"], ["inspect", "--help"], ["replay", "--help"]],
+    [
+        ["train", "alfworld", "--dry-run"],
+        ["recipes"],
+        ["train", "--help"],
+        ["inspect", "--help"],
+        ["replay", "--help"],
+        ["plan", "alfworld-qwen", "--placement", "--gpus-per-node", "1", "cluster.devices.learner=1"],
+    ],
 )
 def test_commands_that_only_read_recipes_load_nothing_heavy(arguments: list[str]) -> None:
     assert not HEAVY & loaded_by(

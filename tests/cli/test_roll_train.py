@@ -86,8 +86,8 @@ def test_json_is_the_last_line_of_stdout_and_nothing_else_is_there(
 
 def test_the_summary_shows_before_and_after(roll: Roll, run: FakeRun) -> None:
     out = roll("train", "alfworld").stdout
-    assert "before RL      25.0% of 4 unseen games" in out
-    assert "iteration 2    75.0% of 4 unseen games" in out
+    assert "before RL      25.0% of 4 unseen tasks" in out
+    assert "iteration 2    75.0% of 4 unseen tasks" in out
     assert "heat" in out
 
 
@@ -95,7 +95,7 @@ def test_progress_goes_to_stderr(roll: Roll, run: FakeRun) -> None:
     result = roll("train", "alfworld")
     assert "games 3/3" in result.stderr
     assert "iteration 1/2  success 50%  idle engine 10%" in result.stderr
-    assert "after RL: 75.0% of 4 unseen games (95%: 30.1%–95.4%)" in result.stderr
+    assert "after RL: 75.0% of 4 unseen tasks (95%: 30.1%–95.4%)" in result.stderr
 
 
 def test_overrides_and_name_reach_the_run(roll: Roll, run: FakeRun) -> None:
@@ -188,7 +188,7 @@ def test_an_unknown_split_is_a_recipe_error(roll: Roll, run: FakeRun) -> None:
 def test_eval_of_several_domains_shows_each_and_counts_them_together(roll: Roll, run: FakeRun) -> None:
     of_both = ("eval", "someone/model", "--recipe", "alfworld-curriculum")
     out = roll(*of_both).stdout
-    assert "75.0% of 4 easy unseen games" in out and "75.0% of 4 hard unseen games" in out
+    assert "75.0% of 4 easy unseen tasks" in out and "75.0% of 4 hard unseen tasks" in out
     printed = last_line(roll(*of_both, "--json"))
     assert (printed["episodes"], printed["successes"]) == (8, 6)
     assert [part["domain"] for part in printed["domains"]] == ["easy", "hard"]

@@ -61,6 +61,7 @@ def test_without_a_file_there_are_a_few_bare_process_sandboxes() -> None:
         ("listen: {tcp: '7000'}\npools: {a: {}}", "`listen.tcp`"),
         ("listen: {tcp: 'localhost:70000'}\npools: {a: {}}", "ports go from 1 to 65535"),
         ("listen: {tokens: t}\npools: {a: {}}", "`tcp`, which is not set"),
+        ("cluster: {adress: auto}\npools: {a: {}}", "`cluster.adress`"),
         ("- a", "is a mapping of keys to values, this is a list"),
         ("pools: {a: {}, a: {}}", "`a` is given twice"),
         ("pools: {a: [", "not valid YAML: line 1"),

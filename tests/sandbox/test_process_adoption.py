@@ -95,7 +95,7 @@ async def test_an_adopted_sandbox_is_killed_and_autopsied_like_any_other(folder:
     assert first is not None
     assert second is not None
     reasons: list[str] = []
-    first.on_exit(reasons.append)
+    first.on_exit(lambda why: reasons.append(str(why)))
     os.kill(first.pid, signal.SIGKILL)
     assert await first.autopsy() == "its process was killed by signal 9"
     assert reasons == ["its process was killed by signal 9"]

@@ -70,19 +70,19 @@ async def test_a_named_sandbox_is_leased_only_while_it_is_ready(make_site: MakeS
 
 async def test_ids_may_be_shortened_as_long_as_they_are_unique(make_site: MakeSite) -> None:
     async with make_site(red={"size": 2}, blue={"size": 1}) as site:
-        assert site.describe("b")["id"] == "blue-0"
+        assert (await site.describe("b"))["id"] == "blue-0"
         with pytest.raises(AmbiguousId, match="red-0, red-1"):
-            site.describe("red")
+            await site.describe("red")
         with pytest.raises(NotFound, match="red-0, red-1, blue-0"):
-            site.describe("green")
+            await site.describe("green")
         with pytest.raises(NotFound):
-            site.describe("")
+            await site.describe("")
 
 
 async def test_a_description_hides_the_values_of_variables(make_site: MakeSite) -> None:
     async with make_site(box={"variables": {"API_KEY": "s3cr3t"}}) as site:
         await site.wait_ready()
-        described = site.describe("box-0")
+        described = await site.describe("box-0")
         assert described["spec"]["variables"] == {"API_KEY": HIDDEN}
         assert "s3cr3t" not in str(described)
         assert "started" in [event["kind"] for event in described["events"]]

@@ -102,7 +102,7 @@ async def test_every_batch_comes_through_faults_hangs_and_kills(recipe: Recipe) 
     policy = prepare_policy(recipe, [family], lambda phase, done, total: None)
     model, _ = load_policy(str(policy), recipe.policy.dtype)
     balance = Balance()
-    async with assemble(recipe, policy, recipe.sandbox.count, balance) as parts:
+    async with assemble(recipe, policy, balance) as parts:
         await parts.ready()
         pids = parts.sandbox_pids()
         balance.harm = partial(kill_a_sandbox, parts, random.Random(0))

@@ -8,15 +8,18 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_cases import ask, fresh_logprobs, small_model
 
+from rocknroll.trainer.controller import write_weights
 from rocknroll.trainer.engines.base import EngineError, InFlight, Request
 from rocknroll.trainer.engines.cores import available_cores, share_of
 from rocknroll.trainer.engines.local import LocalEngine
 from rocknroll.trainer.engines.pool import EnginePool
+from rocknroll.trainer.engines.weights_file import WeightsFile
 from rocknroll.trainer.errors import RecipeError
 
 # A worker thread that dies says so on standard error; here it is meant to die.
@@ -31,7 +34,7 @@ class Engines:
     def __init__(self) -> None:
         self.made: list[LocalEngine] = []
 
-    def __call__(self) -> LocalEngine:
+    def __call__(self, seat: int) -> LocalEngine:
         self.made.append(LocalEngine(MODELS[0], slots=4, max_length=2048))
         return self.made[-1]
 
@@ -201,6 +204,21 @@ async def test_replaced_engine_has_the_newest_published_weights() -> None:
 
 
 @pytest.mark.asyncio
+async def test_replaced_engine_has_the_file_that_was_published_and_not_the_next_one(tmp_path: Path) -> None:
+    path = write_weights(MODELS[1].state_dict(), tmp_path / "weights.safetensors")
+    async with pool_of(2) as (pool, engines):
+        await pool.update_weights(WeightsFile(path), 1)
+        write_weights(MODELS[2].state_dict(), path)  # the learner is ahead
+        await crash(engines[0])
+        answers = await asyncio.gather(*(pool.generate(for_engine(n, str(n))) for n in range(2)))
+    for n, answer in enumerate(answers):
+        assert set(answer.versions) == {1}
+        fresh = fresh_logprobs(MODELS[1], [n + 1, 2, 3], answer.token_ids)
+        assert answer.logprobs == pytest.approx(fresh, abs=1e-5)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.asyncio
 async def test_weights_are_published_although_an_engine_is_broken() -> None:
     async with pool_of(2) as (pool, engines):
         await crash(engines[1])
@@ -261,7 +279,7 @@ async def test_engine_that_cannot_be_made_again_fails_its_requests(monkeypatch: 
     async with pool_of(1, restarts=2) as (pool, engines):
         await crash(engines[0])
 
-        def no_memory() -> LocalEngine:
+        def no_memory(seat: int) -> LocalEngine:
             raise MemoryError("no room for another")
 
         monkeypatch.setattr(pool, "_factory", no_memory)

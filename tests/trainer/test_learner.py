@@ -202,6 +202,15 @@ def test_how_a_step_is_cut_into_passes_does_not_change_the_gradient(tmp_path: Pa
     assert gradients[0].abs().max() > 1e-4
 
 
+def test_recomputing_activations_does_not_change_the_gradient(tmp_path: Path) -> None:
+    update = {"max_grad_norm": 1e9, "iterations": 1}
+    kept, again = (
+        first_gradient(tmp_path / str(recompute), SECTION.model_copy(update=update | {"recompute": recompute}))
+        for recompute in (False, True)
+    )
+    torch.testing.assert_close(kept, again, rtol=1e-5, atol=1e-8)
+
+
 def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(tmp_path: Path) -> None:
     """A vanishing entropy bonus makes the learner forward everything."""
 

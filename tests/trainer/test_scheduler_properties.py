@@ -6,6 +6,7 @@ timing would. `test_simulate_properties.py` does the same with clocks.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from dataclasses import dataclass, field, replace
@@ -262,3 +263,23 @@ def test_with_a_fractional_ratio_no_larger_share_of_a_batch_is_stale(
     run.to_the_end()
     for version, batch in enumerate(run.trained):
         assert sum(t.oldest_version < version for t in batch) <= async_ratio * num_groups
+
+
+@settings(max_examples=40, deadline=None)
+@given(options=recipes(), slots=st.integers(1, 24), steps=st.integers(0, 80), seed=st.integers(0, 2**32 - 1))
+def test_the_backlog_is_what_would_start_if_there_were_slots(
+    options: SchedulerOptions, slots: int, steps: int, seed: int
+) -> None:
+    run = Run(options, Chances(slots=slots, failure=0.1, publish=0.5), random.Random(seed))
+    for _ in range(steps):
+        if run.scheduler.batches_taken == BATCHES:
+            break
+        run.step()
+        starting = copy.deepcopy(run.scheduler)
+        backlog = starting.backlog()
+        started = 0
+        while starting.next_episode() is not None:
+            started += 1
+        assert (backlog > 0) == (started > 0)
+        if not options.max_requeues and not options.tail_batching:
+            assert backlog == started

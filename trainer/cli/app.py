@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 import rocknroll
-from rocknroll.trainer.cli import doctor, evaluate, generate, grade, inspect, recipes, replay, rollout, train, validate
+from rocknroll.trainer.cli import (
+    doctor,
+    evaluate,
+    generate,
+    grade,
+    inspect,
+    plan,
+    recipes,
+    replay,
+    rollout,
+    train,
+    validate,
+)
 from rocknroll.trainer.cli.exit_codes import boundary
 
 app = typer.Typer(
@@ -26,6 +38,7 @@ for function, name in (
     (generate.generate, "generate"),
     (rollout.rollout, "rollout"),
     (inspect.inspect, "inspect"),
+    (plan.plan, "plan"),
     (replay.replay, "replay"),
     (recipes.recipes, "recipes"),
     (doctor.doctor, "doctor"),

@@ -15,7 +15,7 @@ class ExitCode(DocumentedCode):
     DATA = 4, "an environment's data is missing, incomplete or corrupt"
     POLICY = 5, "a model or tokenizer cannot be used, or training diverged"
     RUN_FOLDER = 6, "a run folder is in the way, missing, broken or not resumable"
-    INFRASTRUCTURE = 7, "sandboxes or the engine failed too often, or cannot start here"
+    INFRASTRUCTURE = 7, "sandboxes, the engine or a learner rank failed too often, or cannot start here"
     INTERRUPTED = 130, "stopped by Ctrl-C; a run can be resumed"
 
 
@@ -31,6 +31,8 @@ boundary = Boundary(
         "rocknroll.trainer.render.PolicyError": ExitCode.POLICY,
         "rocknroll.envs.text.EnvDataError": ExitCode.DATA,
         "rocknroll.trainer.engines.base.EngineError": ExitCode.INFRASTRUCTURE,
+        "rocknroll.trainer.errors.ClusterTooSmall": ExitCode.INFRASTRUCTURE,
+        "rocknroll.trainer.errors.LearnerRankLost": ExitCode.INFRASTRUCTURE,
         "rocknroll.trainer.rollout.loop.RolloutFailed": ExitCode.INFRASTRUCTURE,
         "rocknroll.sandbox.errors.SandboxError": ExitCode.INFRASTRUCTURE,
     },

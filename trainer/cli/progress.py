@@ -124,6 +124,6 @@ def status_line(metrics: Mapping[str, float]) -> str:
 
 
 def evaluation_line(result: EvalResult) -> str:
-    """`61.5% of 192 unseen games (95%: 54.4–68.1%)`."""
+    """`61.5% of 192 unseen tasks (95%: 54.4–68.1%)`."""
     low, high = result.ci95
-    return f"{result.success_rate:.1%} of {result.episodes} {result.where} games (95%: {low:.1%}–{high:.1%})"
+    return f"{result.success_rate:.1%} of {result.episodes} {result.where} tasks (95%: {low:.1%}–{high:.1%})"

@@ -81,12 +81,12 @@ def evaluation_label(row: Evaluation) -> str:
 
 def kinds_table(results: Mapping[str, EvalResult], out: TextIO) -> None:
     """Success by kind of task, one column for each evaluation."""
-    table = Table("task", "games", box=None, pad_edge=False, header_style="bold")
+    table = Table("kind", "tasks", box=None, pad_edge=False, header_style="bold")
     for label in results:
         table.add_column(label, justify="right")
     kinds = sorted({kind for result in results.values() for kind in result.by_kind})
     for kind in kinds:
         cells = [result.by_kind.get(kind) for result in results.values()]
-        games = max(cell.episodes for cell in cells if cell)
-        table.add_row(kind, str(games), *(f"{cell.success_rate:.0%}" if cell else "" for cell in cells))
+        count = max(cell.episodes for cell in cells if cell)
+        table.add_row(kind, str(count), *(f"{cell.success_rate:.0%}" if cell else "" for cell in cells))
     Console(file=out, highlight=False).print(table)

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch
 from rocknroll.trainer.engines.base import EngineError, Generation, InFlight, Request
 from rocknroll.trainer.engines.batcher import Batcher
 from rocknroll.trainer.engines.choices import prefix_tree
+from rocknroll.trainer.engines.cores import hold
 from rocknroll.trainer.engines.forward import make_forward
 from rocknroll.trainer.engines.probe import is_exact
 from rocknroll.trainer.engines.requests import Reply, Waiting
@@ -87,8 +88,15 @@ class LocalEngine:
 
     @property
     def thread_id(self) -> int:
-        """The worker thread's id in the kernel, to hold it to some cores."""
+        """The worker thread's id in the kernel."""
         return self._thread.native_id or 0
+
+    def hold(self, cores: Sequence[int]) -> None:
+        """Keep the worker thread to some CPU cores."""
+        hold(self.thread_id, cores)
+
+    async def ready(self) -> None:
+        """Nothing to wait for: requests queue from the start."""
 
     async def generate(self, request: Request) -> Generation:
         asked = self._check(request)

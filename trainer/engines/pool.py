@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rocknroll.trainer.engines.base import Engine, EngineError, EnginesExhausted, Generation, InFlight, Request
-from rocknroll.trainer.engines.cores import check_cores, hold, share_of
+from rocknroll.trainer.engines.cores import check_cores, share_of
+from rocknroll.trainer.engines.weights_file import WeightsFile
 
 SECONDS = ("busy_s", "idle_s")
 """Counters that are averaged over the engines, so that together they still are the time that passed."""
@@ -29,12 +30,18 @@ class Replica(Engine, Protocol):
         """Why it is of no use any more; None while it works."""
 
     @property
-    def thread_id(self) -> int:
-        """Its worker thread's id in the kernel."""
-
-    @property
     def bit_exact(self) -> bool:
         """Whether its results are a function of weights, prompt and seed alone, bit for bit."""
+
+    def hold(self, cores: Sequence[int]) -> None:
+        """Compute on these CPU cores alone; called before `ready`."""
+
+    async def ready(self) -> None:
+        """Come up; called once, before anything is asked.
+
+        Raises:
+            EngineError: it cannot.
+        """
 
 
 @dataclass
@@ -52,7 +59,8 @@ class EnginePool:
     """An `Engine` over `replicas` engines that `factory` makes.
 
     Args:
-        factory: makes an engine with the run's first weights; called in a thread when one is replaced.
+        factory: makes the engine of a seat, by its number, with the run's first weights; called in a thread when one
+            is replaced.
         replicas: engines side by side.
         restarts: how many broken ones are replaced, in all.
         cores: CPU cores that the engines share; None: wherever the kernel puts them.
@@ -63,7 +71,7 @@ class EnginePool:
 
     def __init__(
         self,
-        factory: Callable[[], Replica],
+        factory: Callable[[int], Replica],
         *,
         replicas: int = 1,
         restarts: int = 3,
@@ -79,12 +87,12 @@ class EnginePool:
         self._restarted = 0
         self._given_up: str | None = None
         self._suspended = False
-        self._published: tuple[dict[str, Any], int] | None = None
+        self._published: tuple[Mapping[str, Any], int] | None = None
         self._homes: dict[str, _Seat] = {}
         """Trajectory id -> where it lives."""
         self._changing = asyncio.Lock()
         """Held while engines are replaced or told something that all of them must know."""
-        self._seats = [_Seat(index, factory()) for index in range(replicas)]
+        self._seats = [_Seat(index, factory(index)) for index in range(replicas)]
         for seat in self._seats:
             self._hold(seat, seat.engine)
 
@@ -92,6 +100,19 @@ class EnginePool:
     def bit_exact(self) -> bool:
         """Whether the results of every engine are a function of weights, prompt and seed alone, bit for bit."""
         return all(seat.engine.bit_exact for seat in self._seats)
+
+    async def ready(self) -> None:
+        """Wait until every engine has come up.
+
+        Raises:
+            EngineError: one cannot.
+        """
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for seat in self._seats:
+                    starting.create_task(seat.engine.ready())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def generate(self, request: Request) -> Generation:
         if not 0 <= request.engine < len(self._seats):
@@ -131,7 +152,7 @@ class EnginePool:
             try:
                 await self._all(lambda engine: engine.update_weights(state, version, in_flight))
                 if self._restarts:
-                    self._published = ({name: value.detach().clone() for name, value in state.items()}, version)
+                    self._published = (_lasting(state), version)
             finally:
                 if not self._suspended:
                     await self._all(lambda engine: engine.resume())
@@ -141,6 +162,8 @@ class EnginePool:
         replacing = [seat.replacement for seat in self._seats if seat.replacement is not None]
         await asyncio.gather(*replacing, return_exceptions=True)
         await asyncio.gather(*(seat.engine.close() for seat in self._seats))
+        if self._published is not None and isinstance(self._published[0], WeightsFile):
+            self._published[0].path.unlink(missing_ok=True)
 
     def metrics(self) -> Mapping[str, float]:
         """The engines' counters, those of broken ones included, and `engine_restarts`."""
@@ -190,9 +213,10 @@ class EnginePool:
 
     async def _renew(self, seat: _Seat) -> None:
         """Another engine for a seat. It gets requests only once it has the newest weights."""
-        engine = await asyncio.to_thread(self._factory)
+        engine = await asyncio.to_thread(self._factory, seat.index)
         self._hold(seat, engine)
         try:
+            await engine.ready()
             if self._suspended:
                 await engine.suspend()
             if self._published is not None:
@@ -208,4 +232,11 @@ class EnginePool:
 
     def _hold(self, seat: _Seat, engine: Replica) -> None:
         if self._cores is not None:
-            hold(engine.thread_id, share_of(self._cores, seat.index, len(self._seats)))
+            engine.hold(share_of(self._cores, seat.index, len(self._seats)))
+
+
+def _lasting(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy that stays as it is when the learner goes on; of a file, another name for it."""
+    if isinstance(state, WeightsFile):
+        return state.kept_as(state.path.with_suffix(".published"))
+    return {name: value.detach().clone() for name, value in state.items()}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
 from rocknroll.sandbox.fleet import Fleet
+from rocknroll.sandbox.nodes import this_node
 from rocknroll.trainer.domains import Domains
 from rocknroll.trainer.engines.cores import check_cores, hold
-from rocknroll.trainer.engines.local import LocalEngine
+from rocknroll.trainer.engines.making import make_engine
 from rocknroll.trainer.engines.pool import EnginePool
-from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.recipe import Recipe, RewardSection
 from rocknroll.trainer.rewards.workers import RewardWorkers
+from rocknroll.trainer.rollout import autoscale
+from rocknroll.trainer.rollout.autoscale import Autoscaler, Load
 from rocknroll.trainer.rollout.barrier import TurnBarrier
 from rocknroll.trainer.rollout.environments import FleetEnvironments
 from rocknroll.trainer.rollout.episode import Player, PlayOptions
@@ -57,36 +59,43 @@ class Parts:
         measured = self.environments.metrics()
         engine = self.engine.metrics()
         faults = {"slow_environment": measured["slow"], "engine_restart": engine["engine_restarts"]}
-        now = Reading(self.loop.slot_busy_s(), engine, measured["busy_s"], {**self.loop.lost, **faults})
+        now = Reading(
+            self.loop.slot_busy_s(), self.loop.slots_s(), engine, measured["busy_s"], {**self.loop.lost, **faults}
+        )
         counts = {f"groups/{where}": float(n) for where, n in self.scheduler.counts().items()}
         scored = {} if self.rewards is None else self.rewards.metrics()
         return self.meter.read(groups, now, waited_s) | counts | {f"reward/{name}": n for name, n in scored.items()}
 
     def sandbox_pids(self) -> list[int]:
-        """Process ids of the live sandboxes."""
+        """Process ids of the live sandboxes of this machine."""
         rows = (row for fleet in self.fleets.values() for row in fleet.snapshot())
-        return [row["pid"] for row in rows if row["pid"] is not None]
+        return [row["pid"] for row in rows if row["pid"] is not None and row["node"] == this_node()]
 
 
 @asynccontextmanager
 async def assemble(
-    recipe: Recipe, model_folder: Path, concurrency: int, journal: Journal | None = None
+    recipe: Recipe, model_folder: Path, journal: Journal | None = None, *, logs: Path | None = None
 ) -> AsyncIterator[Parts]:
     """Start everything the recipe names; stop it all on the way out.
 
-    The calling thread is held to `sandbox.cores`, so it should have no other work.
+    The calling thread is held to `sandbox.cores`, so it should have no other work. `logs`: the folder for logs of
+    servers.
+
+    Raises:
+        EngineError: the engine cannot start.
     """
     domains = Domains(recipe)
-    model, tokenizer = load_policy(str(model_folder), recipe.policy.dtype)
-    max_length = min(int(model.config.max_position_embeddings), recipe.engine.max_length)
-    engine = make_engine(recipe, model, max_length)
+    engine, tokenizer, max_length = make_engine(recipe, model_folder, logs)
     scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
     if recipe.sandbox.cores is not None:
         check_cores(recipe.sandbox.cores, "sandbox.cores")
         hold(0, recipe.sandbox.cores)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.close)
-        fleets, environments = await stack.enter_async_context(open_environments(recipe, domains))
+        await engine.ready()
+        autoscaler = make_autoscaler(recipe)
+        share = 1.0 if autoscaler is None else autoscaler.count / recipe.sandbox.count
+        fleets, environments = await stack.enter_async_context(open_environments(recipe, domains, share))
         played_in = TurnBarrier(environments) if recipe.rollout.turn_barrier else environments
         options = play_options(recipe, max_length)
         rewards = await stack.enter_async_context(reward_workers(recipe.reward))
@@ -97,7 +106,7 @@ async def assemble(
         loop = RolloutLoop(
             scheduler,
             DomainPlayers(players),
-            concurrency=concurrency,
+            concurrency=recipe.sandbox.count if autoscaler is None else autoscaler.count,
             seed=recipe.seed,
             failures=FailureWindow(recipe.rollout.max_infra_error_rate),
             journal=journal,
@@ -105,7 +114,42 @@ async def assemble(
         )
         stack.push_async_callback(loop.stop)
         await loop.start()
-        yield Parts(fleets, environments, engine, rewards, scheduler, loop, Meter(concurrency))
+        if autoscaler is not None:
+            await stack.enter_async_context(following(autoscaler, loop, environments))
+        yield Parts(fleets, environments, engine, rewards, scheduler, loop, Meter())
+
+
+def make_autoscaler(recipe: Recipe) -> Autoscaler | None:
+    """What decides on the number of environments; None where the recipe fixes it."""
+    least = recipe.sandbox.least
+    engine_places = recipe.engine.slots * recipe.engine.replicas
+    return None if least is None else Autoscaler(least, recipe.sandbox.count, engine_places)
+
+
+@asynccontextmanager
+async def following(autoscaler: Autoscaler, loop: RolloutLoop, environments: FleetEnvironments) -> AsyncIterator[None]:
+    """Let the loop and the fleets have as many places as `autoscaler` says."""
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(autoscale.INTERVAL_S)
+            before = autoscaler.count
+            load = Load(time.perf_counter(), loop.demand(), loop.slot_busy_s(), environments.metrics()["busy_s"])
+            count = autoscaler.observe(load)
+            if count != before:
+                environments.scale(count / autoscaler.most)
+                loop.resize(count)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            loop.fail(failure)
+
+    task = asyncio.create_task(follow(), name="autoscale")
+    task.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 @asynccontextmanager
@@ -125,28 +169,6 @@ async def reward_workers(section: RewardSection) -> AsyncIterator[RewardWorkers 
         yield workers
     finally:
         await workers.close()
-
-
-def make_engine(recipe: Recipe, model: Any, max_length: int) -> EnginePool:
-    """The engines, each with a copy of `model`.
-
-    Raises:
-        RecipeError: `engine.cores` names cores that this machine lacks.
-    """
-    section, everywhere = recipe.engine, tuple(os.sched_getaffinity(0))
-
-    def make() -> LocalEngine:
-        hold(0, everywhere)  # a thread inherits its cores from the one that starts it, which may be held to a few
-        return LocalEngine(
-            model,
-            slots=section.slots,
-            max_length=max_length,
-            threads=section.threads,
-            seed=recipe.seed,
-            bit_exact=recipe.bit_exact,
-        )
-
-    return EnginePool(make, replicas=section.replicas, restarts=section.restarts, cores=section.cores)
 
 
 def play_options(recipe: Recipe, max_length: int) -> PlayOptions:

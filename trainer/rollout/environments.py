@@ -7,6 +7,7 @@ fresh instance. What the sandboxes do is measured on the way: seconds at work, a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ class FleetEnvironments:
         self,
         fleets: Mapping[str, Fleet],
         *,
+        sizes: Mapping[str, int] | None = None,
         lease_s: float,
         step_timeout_s: float,
         reset_timeout_s: float | None = None,
@@ -39,11 +41,13 @@ class FleetEnvironments:
         """
         Args:
             fleets: by domain (`Task.domain`).
+            sizes: sandboxes of each domain, to be scaled from.
             outside: places of the domains that have no fleet here, by domain.
             wait_s: how long an episode waits for a sandbox at most.
             faulty: domains whose environment is a `FaultyEnv`; its faults are seeded with the episode's id.
         """
         self._fleets = fleets
+        self._sizes = sizes or {}
         self._lease_s = lease_s
         self._timeouts_s: dict[str, Any] = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
         self._wait_s = wait_s
@@ -77,9 +81,19 @@ class FleetEnvironments:
                 slowness.forget(sandbox.id)
             await sandbox.release(recycle)
 
+    def scale(self, share: float) -> None:
+        """Keep so much of each domain's sandboxes from now on; those that are too many go when nobody holds them."""
+        for domain, fleet in self._fleets.items():
+            fleet.scale(part_of(self._sizes[domain], share))
+
     def metrics(self) -> dict[str, float]:
         """Since the start: `busy_s`, sandbox-seconds spent in steps and resets, and how many sandboxes were `slow`."""
         return dict(self._tally)
+
+
+def part_of(size: int, share: float) -> int:
+    """So much of `size` sandboxes, at least one."""
+    return max(1, math.ceil(size * share - 1e-9))
 
 
 class TimedEnv:

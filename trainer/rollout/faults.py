@@ -19,6 +19,7 @@ from rocknroll.sandbox.errors import (
     FleetExhausted,
     LeaseLost,
     LeaseTimeout,
+    NodeLost,
     SandboxError,
     SandboxLost,
     SpecInvalid,
@@ -50,6 +51,8 @@ class Cause(StrEnum):
     """The environment's process died."""
     SANDBOX_LOST = "sandbox_lost"
     """The sandbox died or stopped answering."""
+    NODE_LOST = "node_lost"
+    """The machine that the sandbox ran on died or was cut off."""
     LEASE_LOST = "lease_lost"
     """The lease ran out, because this process stood still."""
     START_FAILED = "start_failed"
@@ -72,6 +75,7 @@ CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
     (EnvError, Cause.ENV_ERROR),
     (EnvHung, Cause.ENV_HUNG),
     (EnvCrashed, Cause.ENV_CRASHED),
+    (NodeLost, Cause.NODE_LOST),
     (SandboxLost, Cause.SANDBOX_LOST),
     (LeaseTimeout, Cause.START_FAILED),
     (LeaseLost, Cause.LEASE_LOST),

@@ -107,6 +107,7 @@ class RolloutLoop:
         self._occupied = 0
         self._busy_since = time.perf_counter()
         self._busy_s = 0.0
+        self._slots_s = 0.0
         self._news = asyncio.Event()
         self._broken: BaseException | None = None
         self.outcomes: Counter[str] = Counter()
@@ -194,10 +195,31 @@ class RolloutLoop:
             self._settle()
         return evaluation.trajectories()
 
+    def resize(self, concurrency: int) -> None:
+        """Play so many at a time from now on; what is being played goes on to its end."""
+        self._occupy(0)
+        self._concurrency = concurrency
+        self._settle()
+
+    def demand(self) -> int:
+        """Episodes that play, or would if there were slots for all of them."""
+        waiting = sum(len(evaluation.waiting) for evaluation in self._evaluations)
+        return self._occupied + waiting + (self._scheduler.backlog() if self._training else 0)
+
     def slot_busy_s(self) -> float:
         """Slot-seconds spent playing since the start."""
         self._occupy(0)
         return self._busy_s
+
+    def slots_s(self) -> float:
+        """Slot-seconds that there were since the start, those included that are no more wanted and still played in."""
+        self._occupy(0)
+        return self._slots_s
+
+    def fail(self, failure: BaseException) -> None:
+        """End the run: something broke that it cannot do without."""
+        self._broken = self._broken or failure
+        self._settle()
 
     def _settle(self) -> None:
         """After every change: start what may start, write down what happened, cut off what was aborted, wake
@@ -318,6 +340,7 @@ class RolloutLoop:
     def _occupy(self, change: int) -> None:
         now = time.perf_counter()
         self._busy_s += self._occupied * (now - self._busy_since)
+        self._slots_s += max(self._occupied, self._concurrency) * (now - self._busy_since)
         self._busy_since = now
         self._occupied += change
 

@@ -16,7 +16,9 @@ class Reading:
     """Counters since the start of the run."""
 
     slot_busy_s: float
-    """Slot-seconds spent in episodes."""
+    """Slot-seconds spent in episodes, ..."""
+    slots_s: float
+    """... and all that there were."""
     engine: Mapping[str, float] = field(default_factory=dict)
     """See `Engine.metrics`."""
     environment_busy_s: float = 0.0
@@ -28,10 +30,9 @@ class Reading:
 class Meter:
     """Differences of running counters from one batch to the next."""
 
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
+    def __init__(self) -> None:
         self._time = time.perf_counter()
-        self._last = Reading(0.0)
+        self._last = Reading(0.0, 0.0)
 
     def read(self, groups: Sequence[Group], now: Reading, waited_s: float) -> dict[str, float]:
         """Metrics of the interval since the last call.
@@ -45,7 +46,7 @@ class Meter:
         wall_s = max(time_s - self._time, 1e-9)
         last, self._time, self._last = self._last, time_s, now
         spent = _differences(last.engine, now.engine)
-        slots_s = wall_s * self._slots
+        slots_s = max(now.slots_s - last.slots_s, 1e-9)
         episodes = sum(len(group.trajectories) for group in groups)
         faults = {f"faults/{cause}": count for cause, count in _differences(last.faults, now.faults).items()}
         return {
@@ -53,6 +54,7 @@ class Meter:
             "idle/environments": 1.0 - min(1.0, (now.environment_busy_s - last.environment_busy_s) / slots_s),
             "idle/slots": 1.0 - min(1.0, (now.slot_busy_s - last.slot_busy_s) / slots_s),
             "idle/learner": min(1.0, waited_s / wall_s),
+            "rollout/slots": slots_s / wall_s,
             "rollout/tokens_per_s": spent.get("tokens_generated", 0.0) / wall_s,
             "rollout/reused_tokens": spent.get("tokens_reused", 0.0),
             "rollout/prefilled_tokens": spent.get("tokens_prefilled", 0.0),

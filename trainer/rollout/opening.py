@@ -1,19 +1,26 @@
-"""Opens where a recipe's episodes are played: a fleet for each domain, or what its family opens itself. No model."""
+"""Opens where a recipe's episodes are played: a fleet for each domain, on this machine or on the nodes of a cluster, or
+what its family opens itself. No model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from rocknroll.envs import faulty
 from rocknroll.envs.places import env_spec
 from rocknroll.envs.text import OutsideFamily
-from rocknroll.sandbox.fleet import Fleet
+from rocknroll.sandbox.cluster import choose_cluster
+from rocknroll.sandbox.fleet import STARTS_PER_CORE, Fleet
+from rocknroll.sandbox.nodes import cluster_runtime
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.spec import RestartPolicy, SandboxSpec
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.recipe import EnvSection, FaultsSection, Recipe
-from rocknroll.trainer.rollout.environments import FleetEnvironments
+from rocknroll.trainer.rollout.environments import FleetEnvironments, part_of
+
+if TYPE_CHECKING:
+    from rocknroll.sandbox.runtimes.ray import RayRuntime
 
 RESTARTS = RestartPolicy(limit=200, backoff_limit_s=1.0)
 """A slot that loses its sandbox again and again is not given up in the middle of a run, for what a run bears is
@@ -25,21 +32,29 @@ NAME_CHARS = 40
 
 @asynccontextmanager
 async def open_environments(
-    recipe: Recipe, domains: Domains
+    recipe: Recipe, domains: Domains, share: float = 1.0
 ) -> AsyncIterator[tuple[Mapping[str, Fleet], FleetEnvironments]]:
-    """Where the recipe's episodes are played, and the fleets of the domains that have one."""
+    """Where the recipe's episodes are played, and the fleets of the domains that have one; these begin with `share` of
+    their sandboxes.
+
+    Raises:
+        ClusterUnavailable: the cluster that is meant does not answer, does not fit, or has too little room.
+    """
     async with AsyncExitStack() as stack:
+        inside = [domain for domain in domains if not isinstance(domain.family, OutsideFamily)]
+        shared = await _on_cluster(recipe, inside, stack)
         fleets = {
             domain.name: await stack.enter_async_context(
                 Fleet(
                     sandbox_spec(domain),
-                    size=_sandboxes(domain, recipe),
-                    runtime=ProcessRuntime(),
+                    size=part_of(_sandboxes(domain, recipe), share),
+                    runtime=shared or ProcessRuntime(),
                     store=None,
+                    max_starting=None if shared is None else STARTS_PER_CORE * shared.cores,
+                    owns_runtime=shared is None,
                 )
             )
-            for domain in domains
-            if not isinstance(domain.family, OutsideFamily)
+            for domain in inside
         }
         outside = {
             domain.name: await stack.enter_async_context(domain.family.places(_sandboxes(domain, recipe)))
@@ -48,6 +63,7 @@ async def open_environments(
         }
         environments = FleetEnvironments(
             fleets,
+            sizes={domain.name: _sandboxes(domain, recipe) for domain in domains},
             lease_s=recipe.sandbox.lease_s,
             step_timeout_s=recipe.sandbox.step_timeout_s,
             reset_timeout_s=recipe.sandbox.reset_timeout_s,
@@ -56,6 +72,16 @@ async def open_environments(
             outside=outside,
         )
         yield fleets, environments
+
+
+async def _on_cluster(recipe: Recipe, domains: Sequence[Domain], stack: AsyncExitStack) -> RayRuntime | None:
+    """The nodes of the cluster that is meant, open; None when it is this machine."""
+    choice = choose_cluster(recipe.cluster.address)
+    if not choice.address or not domains:
+        return None
+    runtime = cluster_runtime(choice)
+    stack.push_async_callback(runtime.close)
+    return await runtime.open(sum(_sandboxes(domain, recipe) for domain in domains))
 
 
 def sandbox_spec(domain: Domain) -> SandboxSpec:

@@ -171,6 +171,18 @@ class Scheduler:
         events, self._events = self._events, []
         return events
 
+    def backlog(self) -> int:
+        """Episodes that would start now if there were slots for all of them; an estimate where groups wait that have
+        lost a race, because those that have a place reserved change what may follow."""
+        if self._version < self._pacing.front(self._reached, self._batch):
+            return 0
+        groups = 0
+        if self._closed() < self._freshest_due():
+            losses = [candidate.losses for candidate in self._waiting] if self._round.takes_waiting else []
+            while len(self._open) + groups < self._places(losses[groups] if groups < len(losses) else 0):
+                groups += 1
+        return len(self._queue) + groups * self._members()
+
     def counts(self) -> Mapping[str, int]:
         """Groups by where they stand, for the ledger and the status line; `playing` counts episodes."""
         consumed = self._batch * self.options.num_groups
@@ -233,16 +245,13 @@ class Scheduler:
         """
         waits = self._round.takes_waiting and bool(self._waiting)
         candidate = self._waiting[0] if waits else Candidate(self._next_index)
-        places = self._pacing.places(self._reached, self._batch)
-        if candidate.losses < self._round.max_losses:
-            places += self._round.extra_groups
-        if len(self._open) >= places or self._closed() >= self._freshest_due():
+        if len(self._open) >= self._places(candidate.losses) or self._closed() >= self._freshest_due():
             return False
         if waits:
             self._waiting.popleft()
         else:
             self._next_index += 1
-        members = self.options.group_size + self._round.extra_members
+        members = self._members()
         self._open[candidate.group] = OpenGroup(
             candidate.group,
             self._order[candidate.group],
@@ -253,6 +262,14 @@ class Scheduler:
         )
         self._queue.extend((candidate.group, member) for member in range(members))
         return True
+
+    def _places(self, losses: int) -> int:
+        """Groups that may be open, for one that has lost so often."""
+        spare = self._round.extra_groups if losses < self._round.max_losses else 0
+        return self._pacing.places(self._reached, self._batch) + spare
+
+    def _members(self) -> int:
+        return self.options.group_size + self._round.extra_members
 
     def _keep(self, group: OpenGroup, episode: Episode, trajectory: Trajectory) -> None:
         group.keep(episode.member, trajectory)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.text import Task
+from rocknroll.trainer.engines.weights_file import WeightsFile
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout import forking
 from rocknroll.trainer.rollout.batch_files import BatchFiles
@@ -57,11 +58,9 @@ class RolloutService:
     RolloutFailed when the process failed or died, and what its files are to blame for as StorageError or LedgerError.
     """
 
-    def __init__(
-        self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None, concurrency: int | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, model_folder: Path, *, run_folder: Path | None = None) -> None:
         self._connection, theirs = Pipe()
-        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, concurrency, name="rollout")
+        self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, name="rollout")
         self._process.start()
         theirs.close()
 
@@ -137,14 +136,12 @@ class RolloutService:
             ) from failure
 
 
-def _serve(
-    connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None, concurrency: int | None
-) -> None:
+def _serve(connection: Connection, recipe: Recipe, model_folder: Path, run_folder: Path | None) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the learner decides
     folder = None if run_folder is None else RunFolder(run_folder)
     try:
-        asyncio.run(_Server(connection, recipe, model_folder, folder, concurrency or recipe.sandbox.count).run())
+        asyncio.run(_Server(connection, recipe, model_folder, folder).run())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the learner is gone
     finally:
@@ -154,14 +151,11 @@ def _serve(
 class _Server:
     """The process's end: builds the rollout side and answers calls in order."""
 
-    def __init__(
-        self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None, concurrency: int
-    ) -> None:
+    def __init__(self, connection: Connection, recipe: Recipe, model_folder: Path, folder: RunFolder | None) -> None:
         self._connection = connection
         self._recipe = recipe
         self._model_folder = model_folder
         self._folder = folder
-        self._concurrency = concurrency
         self._calls: asyncio.Queue[tuple[str, tuple[Any, ...]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -187,7 +181,8 @@ class _Server:
 
         try:
             with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
-                async with assemble(self._recipe, self._model_folder, self._concurrency, ledger) as self._parts:
+                logs = None if self._folder is None else self._folder.path
+                async with assemble(self._recipe, self._model_folder, ledger, logs=logs) as self._parts:
                     self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
                     self._go_on(ledger)
                     while True:
@@ -234,11 +229,9 @@ class _Server:
         return await self._parts.loop.ready_groups(version, seen)
 
     async def _do_publish(self, version: int, weights: str) -> None:
-        from safetensors.torch import load_file
-
         engine = self._parts.engine
         await engine.suspend()
-        await engine.update_weights(load_file(weights), version, self._recipe.rollout.in_flight)
+        await engine.update_weights(WeightsFile(Path(weights)), version, self._recipe.rollout.in_flight)
         await engine.resume()
         await self._parts.loop.on_version(version)
 

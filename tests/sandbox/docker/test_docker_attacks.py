@@ -253,7 +253,7 @@ async def test_what_root_plants_there_fools_nobody(pair: Pair, runtime: DockerRu
     (mine,) = (each for each in runtime._instances if each.instance_id.startswith(pair.attacker.id))
     planted = f"cd /rock/run && ln -sf {outside} log && mv agent.sock kept && ln -s /var/run/docker.sock agent.sock"
     assert (await pair.sh(planted)).exit_code == 0
-    assert mine.output_tail() == ""
+    assert await mine.output_tail() == ""
     assert not mine.folder.listens()
     assert (await pair.sh("touch /rock/program/x")).exit_code != 0
 

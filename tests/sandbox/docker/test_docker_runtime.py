@@ -59,7 +59,7 @@ async def test_a_killed_container_is_noticed_at_once_and_says_why(
 ) -> None:
     async with open_box(spec()) as box:
         heard: list[str] = []
-        box.instance.on_exit(heard.append)
+        box.instance.on_exit(lambda why: heard.append(str(why)))
         os.kill(box.instance.pid, signal.SIGKILL)
         await eventually(lambda: bool(heard))
         assert heard == ["its container ended"]
@@ -70,7 +70,7 @@ async def test_an_autopsy_tells_out_of_memory(open_box: OpenBox, spec: MakeSpec,
     tight = Resources(memory_bytes=40 << 20, scratch_bytes=1 << 20, work_bytes=1 << 20)
     async with open_box(spec(resources=tight)) as box:
         heard: list[str] = []
-        box.instance.on_exit(heard.append)
+        box.instance.on_exit(lambda why: heard.append(str(why)))
         # What commands are given on standard input is the agent's own memory.
         stuck = [asyncio.create_task(box.sh("sleep 1000", stdin=bytes(16_000_000))) for _ in range(4)]
         await eventually(lambda: bool(heard))
@@ -129,7 +129,7 @@ async def test_an_abandoned_container_ends_by_itself(
     try:
         instance = await runtime.start(spec(), "box-0.1", 0)
         ended: list[str] = []
-        instance.on_exit(ended.append)
+        instance.on_exit(lambda why: ended.append(str(why)))
         await eventually(lambda: bool(ended))
     finally:
         await runtime.close()
