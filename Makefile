@@ -23,7 +23,7 @@ WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup vllm-cpu train smoke test check format bench clean
+.PHONY: help setup vllm-cpu train smoke test check format bench wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -74,6 +74,14 @@ format: setup ## let ruff put the code in order
 
 bench: setup ## every benchmark in its short form
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
+
+# The versions of .venv, so that the image holds what the tests ran on; our own wheel is made in the image.
+wheels: setup ## wheels of all that the image needs into build/wheels, for building it without a package index
+	rm -rf build/wheels
+	$(BIN)/python -m pip freeze --exclude-editable >.venv/constraints.txt
+	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet -c .venv/constraints.txt -w build/wheels $(PIP_ARGS) \
+	  pip hatchling "$(TORCH)" ".[ray]"
+	rm -f build/wheels/rocknroll-*.whl
 
 clean: ## remove the environment and caches; runs stay
 	rm -rf .venv $(VLLM) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -24,7 +24,7 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 SYS_MOUNT_SETATTR = 442
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 AT_RECURSIVE = 0x8000
@@ -224,15 +224,17 @@ def forbid_user_namespaces() -> None:
 
 
 def drop_privileges() -> None:
-    """No capabilities and none to be had by exec; other processes cannot look into this one or take it over."""
+    """No capabilities and none to be had by exec.
+
+    That other processes cannot look into this one is the agent's own first step: it opens a file of its process
+    before, and outside a user namespace the kernel would give that file to root.
+    """
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
     header, nothing = struct.pack("Ii", CAPABILITY_VERSION_3, 0), bytes(24)
     _check(_libc.capset(header, nothing), "capset")
-    # Last, because the kernel may set it again with every change of credentials.
-    _check(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(DUMPABLE)")
 
 
 def limit(resources: dict[str, Any], grouped: Collection[str], count_processes: bool) -> None:
