@@ -82,6 +82,7 @@ def kill_raylet(node: Any) -> float:
     (raylet,) = node.all_processes["raylet"]
     killed_s = time.monotonic()
     os.kill(raylet.process.pid, signal.SIGKILL)
+    raylet.process.wait()  # workers look whether its process is there, and one that nobody reaped is
     return killed_s
 
 
