@@ -75,7 +75,9 @@ def _key(recipe: Recipe, families: Sequence[Family]) -> str:
     data = [family.content_key() for family in families]
     alone = len(families) == 1
     # A setting that is new since changes no policy that was made before.
-    since = None if recipe.policy.tiny.subwords else {"tiny": {"subwords"}}
+    since: dict[str, Any] = {} if recipe.policy.tiny.subwords else {"tiny": {"subwords"}}
+    if recipe.policy.architecture is None:
+        since["architecture"] = True
     made_of = {
         "rocknroll": __version__,
         "family": names[0] if alone else names,

@@ -36,7 +36,7 @@ from rocknroll.sandbox.runtimes.ray import RayRuntime
 from rocknroll.sandbox.site import Site
 from rocknroll.sandbox.state_folder import StateFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 SIZE = 4
 
 

@@ -20,7 +20,7 @@ from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.runtimes.ray import RayRuntime
 from rocknroll.sandbox.spec import HealthPolicy
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.asyncio]
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 HOME, FAR = "10.213.77.1", "10.213.77.2"
 NAME = f"rock{os.getpid()}"
 """Of the namespace; interfaces have 15 characters at most."""

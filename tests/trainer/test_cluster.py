@@ -18,7 +18,6 @@ from rocknroll.trainer.cluster_section import ClusterSection, cluster_address
 from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost
 from rocknroll.trainer.learning import learner_of
 
-pytestmark = pytest.mark.xdist_group("cluster")
 STORE_BYTES = 80 << 20
 """The least that Ray takes; nothing is ever stored."""
 SMALL = {"object_store_memory": STORE_BYTES}

@@ -16,7 +16,7 @@ from rocknroll.trainer.cli.exit_codes import ExitCode
 
 LIMIT_S = 480
 """Only ever waited in full when a test fails."""
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(3 * LIMIT_S)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * LIMIT_S)]
 ITERATIONS = 12
 """Enough that episodes are still to be played when the end of a node is noticed, which takes seconds."""
 SANDBOXES = 6

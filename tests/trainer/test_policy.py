@@ -71,7 +71,7 @@ def test_saved_policy_comes_back_and_replaces_an_older_one(tmp_path: Path) -> No
 
 def test_failed_save_leaves_the_older_policy_and_nothing_else(tmp_path: Path) -> None:
     class Unsavable:
-        def save_pretrained(self, folder: Path) -> None:
+        def save_pretrained(self, folder: Path, state_dict: object) -> None:
             folder.mkdir()
             raise OSError("disk full")
 

@@ -24,7 +24,7 @@ TWO_RANKS: dict[str, Any] = {
     "checkpoint_every": 1,
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(8 * LIMIT_S)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(8 * LIMIT_S)]
 
 
 def test_a_run_outlives_a_rank_and_is_stopped_and_resumed(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from rocknroll.trainer.rollout.service import RolloutService
 from rocknroll.trainer.trajectory import Trajectory
 from rocknroll.trainer.warmstart import prepare_policy
 
-pytestmark = [pytest.mark.xdist_group("vllm"), pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 AGREED = 2e-3
 """What the learner's forward and the engine may differ by; measured: 1e-6."""
