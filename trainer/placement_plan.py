@@ -209,11 +209,11 @@ def _memory(recipe: Recipe, action_share: float) -> tuple[tuple[Part, ...], tupl
     vllm = recipe.engine.vllm if recipe.engine.kind == "vllm" else None
     served = EngineLoad(
         model=policy,
-        dtype=(vllm and vllm.dtype) or recipe.policy.dtype,
+        dtype=(vllm.dtype if vllm else None) or recipe.policy.dtype,
         split=tensor_parallel_size(recipe),
         slots=engine.slots,
         max_length=longest,
-        kv_cache_bytes=vllm and vllm.kv_cache_bytes,
+        kv_cache_bytes=vllm.kv_cache_bytes if vllm else None,
     )
     return learner_memory(rank), engine_memory(served), assumptions
 
