@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 from rocknroll.trainer.cli.exit_codes import ExitCode
-from rocknroll.trainer.recipe import EngineSection
 from rocknroll.trainer.recipe_loader import load_recipe
 
 Roll = Callable[..., Result]
-
-VLLM = "vllm" in get_args(EngineSection.model_fields["kind"].annotation)
-needs_vllm = pytest.mark.skipif(not VLLM, reason="engines on GPUs are vLLM's, which this version does not know")
 
 
 def planned(roll: Roll, *words: str) -> dict[str, Any]:
@@ -72,7 +68,6 @@ def test_a_plan_of_nothing_is_a_usage_error(roll: Roll, words: list[str]) -> Non
     assert roll("plan", *words).exit_code == ExitCode.USAGE
 
 
-@needs_vllm
 @pytest.mark.parametrize("recipe", ["alfworld-qwen", "swebench"])
 @pytest.mark.parametrize(("overlay", "gpus"), [("gpu1", 1), ("gpu8", 8), ("gpu64", 64)])
 def test_shipped_hardware_fits_the_recipes_for_it(roll: Roll, recipe: str, overlay: str, gpus: int) -> None:
@@ -84,8 +79,4 @@ def test_shipped_hardware_fits_the_recipes_for_it(roll: Roll, recipe: str, overl
 
 def test_an_overlay_is_found_by_its_name_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if VLLM:
-        assert load_recipe(["alfworld-qwen", "hardware/gpu8"]).learner_ranks == 4
-    else:
-        with pytest.raises(Exception, match=r"recipes/hardware/gpu8\.yaml"):
-            load_recipe(["alfworld-qwen", "hardware/gpu8"])
+    assert load_recipe(["alfworld-qwen", "hardware/gpu8"]).learner_ranks == 4
