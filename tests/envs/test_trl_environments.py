@@ -165,7 +165,7 @@ def test_an_exception_that_passes_leaves_no_process() -> None:
     before = {each.pid for each in below()}
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert {each.pid for each in below()} <= before
+    until(lambda: {each.pid for each in below()} <= before, "its processes end")
 
 
 def test_a_trainer_that_is_killed_leaves_no_sandbox() -> None:
