@@ -72,7 +72,9 @@ async def recovery(cluster: Any) -> dict[str, float]:
             waiting = [asyncio.create_task(lost(sandbox)) for sandbox in held if sandbox.id in there]
             await asyncio.sleep(0.5)
             began_s = time.monotonic()
-            os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+            raylet = node.all_processes["raylet"][0].process
+            os.kill(raylet.pid, signal.SIGKILL)
+            raylet.wait()  # as init reaps it on a machine of its own: until then its workers take it for alive
             await asyncio.wait(waiting, timeout=WAIT_S)
             told_s = time.monotonic() - began_s
             for _ in there:

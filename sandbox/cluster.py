@@ -33,8 +33,8 @@ class ClusterChoice:
     because: str
 
     def __str__(self) -> str:
-        where = f"the Ray cluster at {self.address}" if self.address else "this machine"
-        return f"sandboxes run on {where}: {self.because}"
+        where = f"the Ray cluster at {self.address}" if self.address else "this machine alone"
+        return f"{where} is used: {self.because}"
 
 
 def choose_cluster(

@@ -11,8 +11,10 @@ for name, value in {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "
     os.environ.setdefault(name, value)
 # A Ray cluster that happens to run here is none of the tests' business; those of clusters name their own.
 os.environ["RAY_ADDRESS"] = "local"
-# Read when Ray is imported: no worker is started unasked, and nothing told to Ray's makers.
-os.environ.update({"RAY_enable_worker_prestart": "0", "RAY_USAGE_STATS_ENABLED": "0"})
+# Read when Ray is imported: no worker is started unasked, none at Ray's niceness of 15 (beside other tests it would
+# hardly run), and nothing told to Ray's makers.
+RAY = {"RAY_enable_worker_prestart": "0", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ.update(RAY)
 
 # A loaded machine may take any time for any example; pytest-timeout catches what hangs.
 settings.register_profile("shared machine", deadline=None)

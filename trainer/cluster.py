@@ -7,9 +7,7 @@ this process's: they end with it, however it ends.
 
 from __future__ import annotations
 
-import logging
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +19,8 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost, RecipeError
+from rocknroll.sandbox.cluster import ClusterChoice, join, leave
+from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost
 from rocknroll.trainer.rank_processes import ENDING_S, LOADING_S, RankTask
 
 Bundle = Mapping[str, float]
@@ -63,29 +62,18 @@ def missing(demands: Sequence[Demand], there: Mapping[str, float]) -> str:
 
 
 @contextmanager
-def on_cluster(address: str) -> Iterator[str]:
-    """Joined to the cluster at `address`; gives this machine's address in it.
+def on_cluster(choice: ClusterChoice) -> Iterator[str]:
+    """Joined to that cluster; gives this machine's address in it.
 
     Raises:
-        RecipeError: it does not answer, or is of another version of Ray or Python.
+        ClusterUnavailable: it does not take this process: another version of Ray or Python, or a machine outside it.
     """
-    joined = not ray.is_initialized()
-    if joined:
-        logging.getLogger("ray").setLevel(logging.ERROR)  # what goes wrong is said here, by exceptions
-        try:
-            ray.init(address=address, namespace="rocknroll", log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as refused:
-            raise RecipeError(
-                f"The Ray cluster at {address} (`cluster.address`, $RAY_ADDRESS) cannot be joined:"
-                f" {_first_line(refused)} Here is Ray {ray.__version__} on Python {platform.python_version()}, as all"
-                " machines need; start one with `ray start --head`, or set `cluster.address: local` for this machine"
-                " alone."
-            ) from refused
+    joined = join(choice)
     try:
         yield str(ray.util.get_node_ip_address())
     finally:
         if joined:
-            ray.shutdown()
+            leave()
 
 
 class RankActors:

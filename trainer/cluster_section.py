@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from rocknroll.trainer.section import Section
-
-LOCAL = "local"
-ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 
 class DevicesSection(Section):
@@ -38,22 +33,16 @@ class DevicesSection(Section):
 
 
 class ClusterSection(Section):
-    """Where the roles of a run are; without an address, and without one in RAY_ADDRESS, all are on this machine."""
+    """Where the roles of a run are."""
 
     address: str | None = None
     """A Ray cluster: `host:port`, `auto` or `local` (this machine alone). Unless given, the one of `$RAY_ADDRESS`, else
-    this machine alone; sandboxes look, before that, for one that `ray start` began here."""
+    the one that `ray start` began here, else this machine alone (`sandbox/cluster.py`)."""
     nodes: PositiveInt = 1
     gpus_per_node: NonNegativeInt = 0
     gpu_memory_gib: PositiveFloat | None = None
     """Memory of one accelerator; needed to say whether a role fits."""
     devices: DevicesSection = Field(default_factory=DevicesSection)
-
-
-def cluster_address(cluster: ClusterSection) -> str | None:
-    """The Ray cluster that a run works on; None: this machine alone."""
-    address = cluster.address or os.environ.get(ADDRESS_VARIABLE) or LOCAL
-    return None if address == LOCAL else address
 
 
 def named_devices(text: str) -> tuple[int, ...]:

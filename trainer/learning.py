@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from rocknroll.trainer.cluster_section import cluster_address
+from rocknroll.sandbox.cluster import check_installed, choose_cluster
 from rocknroll.trainer.device_map import assign
 from rocknroll.trainer.engines.cores import hold_process, share_of
 from rocknroll.trainer.errors import LearnerRankLost, RecipeError
@@ -38,7 +37,8 @@ def learner_of(
         LearnerRankLost: another rank died, before or within the context.
         ClusterTooSmall: the ranks are to be on a cluster that has too little for them.
         PolicyError: the policy cannot be loaded.
-        RecipeError: a device is not there, or a cluster.
+        ClusterUnavailable: the cluster that is meant is not there, or does not take this process.
+        RecipeError: a device is not there.
     """
     size = task.recipe.learner_ranks
     if size == 1:
@@ -64,20 +64,16 @@ def learner_of(
 @contextmanager
 def _others_of(task: RankTask) -> Iterator[tuple[OtherRanks, Any, torch.device]]:
     """The ranks besides this one, where all meet, and this one's device."""
-    size, address = task.recipe.learner_ranks, cluster_address(task.recipe.cluster)
-    if address is None:
+    size, choice = task.recipe.learner_ranks, choose_cluster(task.recipe.cluster.address)
+    if not choice.address:
         devices = [device_of(task.recipe, rank) for rank in range(size)]
         store = meeting_point(LOCALHOST, size)
         yield RankProcesses(task, store.host, store.port, size), store, devices[0]
         return
-    if find_spec("ray") is None:
-        raise RecipeError(
-            f"The learner's ranks are to be on the Ray cluster at {address} (`cluster.address`, $RAY_ADDRESS), and Ray"
-            " is not installed: pip install 'rocknroll[ray]', or set `cluster.address: local` for this machine alone."
-        )
+    check_installed(choice)
     from rocknroll.trainer.cluster import RankActors, on_cluster
 
-    with on_cluster(address) as host:
+    with on_cluster(choice) as host:
         store = meeting_point(host, size)
         actors = RankActors(task, store.host, store.port, size, gpus=task.recipe.cluster.devices.learner is not None)
         yield actors, store, actors.device

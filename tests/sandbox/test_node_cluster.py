@@ -45,13 +45,13 @@ def test_without_any_cluster_it_is_this_machine(started: Path) -> None:
     choice = choose_cluster(None, {}, started)
     assert (choice.address, str(choice)) == (
         "",
-        "sandboxes run on this machine: no cluster is named or started here",
+        "this machine alone is used: no cluster is named or started here",
     )
 
 
 def test_an_address_in_the_configuration_comes_before_the_variable(started: Path, head: str, nobody: str) -> None:
     choice = choose_cluster(head, {"RAY_ADDRESS": nobody}, started)
-    assert str(choice) == f"sandboxes run on the Ray cluster at {head}: `cluster.address` names it"
+    assert str(choice) == f"the Ray cluster at {head} is used: `cluster.address` names it"
 
 
 def test_the_variable_comes_before_a_cluster_that_was_started_here(started: Path, head: str, nobody: str) -> None:

@@ -58,7 +58,7 @@ def test_a_run_survives_the_loss_of_a_node(cluster: Any, tmp_path: Path) -> None
         running.kill()
         running.wait()
     assert running.returncode == ExitCode.OK, said
-    assert f"sandboxes run on the Ray cluster at {address}: `cluster.address` names it" in " ".join(said.split())
+    assert f"the Ray cluster at {address} is used: `cluster.address` names it" in " ".join(said.split())
     assert [json.loads(row)["iteration"] for row in rows(folder)] == list(range(1, ITERATIONS + 1))
     found = balance(folder)
     assert found is not None and found.infra_error.keys() <= {"node_lost", "lease_lost"}, found.infra_error

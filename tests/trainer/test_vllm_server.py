@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import vllm_cases as cases
+import yaml
 from engine_cases import ask
 
 from rocknroll.trainer.engine_section import EngineSection
@@ -26,7 +28,14 @@ from rocknroll.trainer.engines.base import EngineError
 from rocknroll.trainer.engines.vllm.engine import Limits, VLLMEngine
 from rocknroll.trainer.engines.vllm.installation import Installation, find_installation
 from rocknroll.trainer.engines.vllm.served import ServedPolicy
-from rocknroll.trainer.engines.vllm.server import Server, Serving, cache_bytes, command_line
+from rocknroll.trainer.engines.vllm.server import (
+    PLUGIN,
+    Server,
+    Serving,
+    cache_bytes,
+    command_line,
+    server_arguments,
+)
 from rocknroll.trainer.errors import RecipeError
 
 LACKING = "no such route"
@@ -331,3 +340,19 @@ def test_command_line_has_what_the_recipe_says(policy: Path, tmp_path: Path) -> 
         assert "--host" not in words and pairs["--uds"] == str(tmp_path / "s")
     layers, heads, width = cases.SHAPE.layers, cases.SHAPE.kv_heads, cases.SHAPE.head_dim
     assert cache_bytes(serving, 4) >= 4 * 128 * 2 * layers * heads * width * 4
+
+
+def test_the_composed_server_is_started_as_every_other() -> None:
+    root = PLUGIN.parents[3]
+    service = yaml.safe_load((root / "compose.yaml").read_text())["services"]["engine"]
+    words = shlex.split(service["command"])
+    given, ours = dict(pairwise(words)), server_arguments("a", 64, 4096)
+    of_the_user = {"--model", "--max-num-seqs", "--max-model-len"}
+    assert {word for word in ours if word.startswith("--")} <= set(words)
+    values = {word: value for word, value in pairwise(ours) if not value.startswith("--") and word.startswith("--")}
+    assert {word: given[word] for word in values.keys() - of_the_user} == {
+        word: value for word, value in values.items() if word not in of_the_user
+    }
+    mounted = {volume["target"]: volume["source"] for volume in service["volumes"] if isinstance(volume, dict)}
+    assert (root / mounted[service["environment"]["PYTHONPATH"]]).samefile(PLUGIN)
+    assert service["environment"]["VLLM_SERVER_DEV_MODE"] == "1" and service["ports"] == []

@@ -21,7 +21,7 @@ from rocknroll.sandbox.errors import Unauthenticated
 from rocknroll.sandbox.runtimes.docker_options import FLEET
 from rocknroll.sandbox.spec import DEFAULT_IMAGE
 
-SERVICES = {"rock", "ray", "roll", "tensorboard", "prometheus", "vllm"}
+SERVICES = {"rock", "ray", "roll", "tensorboard", "prometheus", "vllm", "engine"}
 DOCKER_SOCKET = "/var/run/docker.sock"
 SMOKE = (
     "alfworld-smoke env.config.train_games=24 env.config.seen_games=6 env.config.unseen_games=6 warmstart.games=24"
@@ -63,7 +63,7 @@ def on_loopback(port: str | dict[str, Any]) -> bool:
 def test_no_service_is_privileged_published_beyond_loopback_or_unchecked(described: dict[str, Any]) -> None:
     assert described["services"].keys() == SERVICES
     assert open_to_attack(described) == set()
-    assert "ports" not in described["services"]["ray"]
+    assert not any(described["services"][name].get("ports") for name in ("ray", "engine"))
 
 
 @pytest.mark.parametrize(
