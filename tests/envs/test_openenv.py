@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+from openenv.core import env_server as core
+from openenv.core.generic_client import GenericEnvClient
 from waiting import eventually
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -80,8 +82,7 @@ async def ask(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any
 
 
 async def test_the_openenv_package_plays_an_episode() -> None:
-    client = pytest.importorskip("openenv.core.generic_client")
-    async with served() as server, client.GenericEnvClient(base_url=server.url) as env:
+    async with served() as server, GenericEnvClient(base_url=server.url) as env:
         begun = await env.reset(task="train-3", episode_id="mine")
         assert (begun.observation["text"], begun.done, begun.reward) == ("A lock.", False, None)
         assert server.leased == 1
@@ -110,9 +111,7 @@ async def test_our_client_plays_an_episode_as_a_gymnasium_environment() -> None:
 
 
 async def test_our_client_plays_on_a_server_of_the_openenv_package() -> None:
-    core = pytest.importorskip("openenv.core.env_server")
-
-    class Echo(core.Environment):  # type: ignore[misc, name-defined]
+    class Echo(core.Environment):  # type: ignore[misc]
         state = core.State()
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
@@ -121,10 +120,10 @@ async def test_our_client_plays_on_a_server_of_the_openenv_package() -> None:
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             return Heard(message=action.message, done=True, reward=0.5)
 
-    class Said(core.Action):  # type: ignore[misc, name-defined]
+    class Said(core.Action):  # type: ignore[misc]
         message: str
 
-    class Heard(core.Observation):  # type: ignore[misc, name-defined]
+    class Heard(core.Observation):  # type: ignore[misc]
         message: str
 
     def play(url: str) -> None:
