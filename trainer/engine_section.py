@@ -13,7 +13,10 @@ class VLLMSection(Section):
     """vLLM servers: started and looked after by the run, or given by their addresses (docs/vllm.md)."""
 
     urls: tuple[str, ...] = ()
-    """Servers that run already, one for each of `engine.replicas`; none: they are started here."""
+    """Servers that run already, one for each of `engine.replicas`; none: the run starts them."""
+    where: Literal["auto", "here", "cluster"] = "auto"
+    """Start them on this machine, or on nodes of the Ray cluster that `cluster.address` means; `auto`: there, if
+    `cluster.devices.engine` gives them accelerators, and Ray knows which of them the learner has."""
     python: str | None = None
     """Interpreter of the environment that vLLM is installed in; where it is looked for: docs/vllm.md."""
     args: tuple[str, ...] = ()
@@ -96,7 +99,9 @@ class EngineSection(Section):
                 f"`engine.vllm.urls` has {len(urls)} servers for {self.replicas} engines (`engine.replicas`): set"
                 f" `engine.replicas` to {len(urls)}, or name as many servers"
             )
-        started = {name for name in ("python", "args", "eager", "kv_cache_bytes", "dtype") if self._given(name)}
+        started = {
+            name for name in ("where", "python", "args", "eager", "kv_cache_bytes", "dtype") if self._given(name)
+        }
         if self.vllm.tensor_parallel_size > 1:
             started.add("tensor_parallel_size")
         if started or self.cores is not None:
@@ -105,7 +110,7 @@ class EngineSection(Section):
                 settings.append("engine.cores")
             names = ", ".join(f"`{name}`" for name in settings)
             raise ValueError(
-                f"{names}: settings of servers that are started here, and `engine.vllm.urls` names servers that run"
+                f"{names}: settings of servers that the run starts, and `engine.vllm.urls` names servers that run"
                 " already: give those the settings when you start them, or leave `engine.vllm.urls` out"
             )
 

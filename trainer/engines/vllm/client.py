@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
+import httpcore
 import httpx
 
 from rocknroll.trainer.engines.base import EngineError, FinishReason, Sampling
@@ -54,20 +55,37 @@ class Answer:
     """Of the prompt, from the prefix cache."""
 
 
+@dataclass(frozen=True)
+class Behind:
+    """A server behind a relay: where that listens, and the key that leads on from there."""
+
+    host: str
+    port: int
+    key: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
 class Client:
     """Asks one server. Every method raises ServerGone or ServerRefused.
 
     Args:
-        where: its address, or the path of its Unix socket.
+        where: its address, the path of its Unix socket, or the relay before it.
     """
 
-    def __init__(self, where: str | Path) -> None:
+    def __init__(self, where: str | Path | Behind) -> None:
         self.where = str(where)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         transport = httpx.AsyncHTTPTransport(uds=str(where) if isinstance(where, Path) else None, limits=limits)
+        if isinstance(where, Behind):
+            # httpx hands no such thing on to the connections that it makes.
+            transport._pool = httpcore.AsyncConnectionPool(
+                max_connections=None, max_keepalive_connections=None, network_backend=_Knocking(where)
+            )
         self._http = httpx.AsyncClient(
             transport=transport,
-            base_url="http://vllm" if isinstance(where, Path) else where,
+            base_url=where if isinstance(where, str) else "http://vllm",
             timeout=httpx.Timeout(ASK_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         )
 
@@ -223,3 +241,18 @@ def _of_each_token(spans: Sequence[Mapping[str, Any]] | None, count: int) -> tup
     """The version of each of `count` tokens, from the spans that share one."""
     versions = [int(span["version"]) for span in spans or () for _ in range(span["start"], span["end"])]
     return tuple(versions[:count])
+
+
+class _Knocking(httpcore.AsyncNetworkBackend):
+    """Connections to a relay, each with its key said first."""
+
+    def __init__(self, relay: Behind) -> None:
+        self._relay, self._inner = relay, httpcore.AnyIOBackend()
+
+    async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        stream = await self._inner.connect_tcp(self._relay.host, self._relay.port, *args, **options)
+        await stream.write(self._relay.key.encode())
+        return stream
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)

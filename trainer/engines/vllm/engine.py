@@ -21,7 +21,7 @@ from rocknroll.trainer.engines.choices import prefix_tree
 from rocknroll.trainer.engines.vllm.calls import Call, Stopwatch
 from rocknroll.trainer.engines.vllm.client import Answer, Client
 from rocknroll.trainer.engines.vllm.served import ServedPolicy
-from rocknroll.trainer.engines.vllm.server import Server
+from rocknroll.trainer.engines.vllm.server import Started
 
 COLDEST = 0.01
 """vLLM samples lower temperatures at this one."""
@@ -31,7 +31,7 @@ HEALTH_EVERY_S = 0.25
 DYING_S = 5.0
 """A server that broke off may take so long to be gone."""
 
-Launch = Callable[[Sequence[int] | None], Server]
+Launch = Callable[[Sequence[int] | None], Started]
 """Starts a server, held to some CPU cores."""
 
 
@@ -72,7 +72,7 @@ class VLLMEngine:
         self._version = version
         self._random = random.Random(seed)
         self._cores: Sequence[int] | None = None
-        self._server: Server | None = None
+        self._server: Started | None = None
         self._client: Client | None = None
         self._calls: dict[str, Call] = {}
         self._suspended = self._draining = self._closed = False
@@ -110,7 +110,7 @@ class VLLMEngine:
             self._client = Client(self._wanted)
         else:
             self._server = await asyncio.to_thread(self._wanted, self._cores)
-            self._client = Client(self._server.socket)
+            self._client = Client(self._server.address)
             await self._come_up(self._server, self._client)
         client = self._client
         self._max_length = min(self._max_length, await self._policy.examine(client))
@@ -208,7 +208,7 @@ class VLLMEngine:
         names = ("tokens_generated", "tokens_prefilled", "tokens_reused", "steps")
         return {name: float(self._counts[name]) for name in names} | self._watch.read()
 
-    async def _come_up(self, server: Server, client: Client) -> None:
+    async def _come_up(self, server: Started, client: Client) -> None:
         try:
             async with asyncio.timeout(self._limits.start):
                 while not await client.healthy():

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocknroll.trainer.engine_section import EngineSection
 from rocknroll.trainer.errors import RecipeError
 
 VARIABLE = "ROCKNROLL_VLLM_PYTHON"
@@ -46,16 +45,6 @@ class Installation:
     version: str
     cpu: bool
     """A build for CPUs."""
-
-
-def check_installed(section: EngineSection) -> None:
-    """See, before any work is done, that the vLLM that a recipe wants is here.
-
-    Raises:
-        RecipeError: it is not, or it is of a version that is not supported.
-    """
-    if section.kind == "vllm" and not section.vllm.urls:
-        find_installation(section.vllm.python)
 
 
 def find_installation(python: str | None = None) -> Installation:

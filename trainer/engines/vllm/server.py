@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rocknroll.trainer.engine_section import EngineSection
 from rocknroll.trainer.engines.devices import visible
+from rocknroll.trainer.engines.vllm.client import Behind
 from rocknroll.trainer.engines.vllm.installation import Installation
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +50,24 @@ class Serving:
     max_length: int
 
 
+class Started(Protocol):
+    """A server that the run has started, here or elsewhere."""
+
+    @property
+    def address(self) -> Path | Behind:
+        """Where it is, or will be, asked."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is gone; asked often."""
+
+    def last_words(self) -> str:
+        """What its log ends with."""
+
+    def stop(self) -> None:
+        """Kill it, and wait until that is done; safe to call twice."""
+
+
 class Server:
     """A started server process.
 
@@ -66,10 +86,10 @@ class Server:
     ) -> None:
         """`devices`: the accelerators it gets; None: all that this process sees."""
         self._folder = Path(tempfile.mkdtemp(prefix="rocknroll-vllm-"))
-        self.socket = self._folder / "http.sock"
+        self.address = self._folder / "http.sock"
         self.log = log or self._folder / "server.log"
         held_to = ",".join(map(str, cores or ()))
-        served = command_line(section, serving, installation, self.socket)
+        served = command_line(section, serving, installation, self.address)
         command = [sys.executable, "-I", str(KEEPER), held_to, *served]
         environment = environment_of(section, installation, devices)
         self.log.parent.mkdir(parents=True, exist_ok=True)
