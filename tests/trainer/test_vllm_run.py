@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 import vllm_cases as cases
+from clusters import choice, small_cluster
 from engine_cases import ask, fresh_logprobs
 
 from rocknroll.envs.registry import family as make_family
@@ -65,6 +66,19 @@ def forward_logprobs(model: Any, trajectory: Trajectory) -> np.ndarray[tuple[int
 
 
 def test_alfworld_is_played_while_weights_change(recipe: Recipe, tmp_path: Path) -> None:
+    play_while_weights_change(recipe, tmp_path)
+
+
+def test_alfworld_is_played_by_a_server_and_sandboxes_on_a_cluster(recipe: Recipe, tmp_path: Path) -> None:
+    with small_cluster(3, 3, num_cpus=1) as cluster:
+        vllm = recipe.engine.vllm.model_copy(update={"where": "cluster"})
+        engine = recipe.engine.model_copy(update={"vllm": vllm})
+        where = recipe.cluster.model_copy(update={"address": choice(cluster).address})
+        play_while_weights_change(recipe.model_copy(update={"engine": engine, "cluster": where}), tmp_path)
+    assert "vllm" in (tmp_path / "vllm-0.log").read_text().lower()
+
+
+def play_while_weights_change(recipe: Recipe, tmp_path: Path) -> None:
     family = make_family(recipe.env.name, recipe.env.config)
     family.prepare()
     policy = prepare_policy(recipe, [family], lambda phase, done, total: None)
