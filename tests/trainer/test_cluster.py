@@ -17,6 +17,9 @@ from clusters import eventually
 from learner_cases import Recording, rows
 from several_ranks import alone, batches, saved_policy, task
 
+from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
+from rocknroll.envs.text import Task
+from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.trainer.cluster import RankActors
 from rocknroll.trainer.demand import Demand, learner_demand, missing
 from rocknroll.trainer.engines.base import EngineError
@@ -24,14 +27,17 @@ from rocknroll.trainer.engines.devices import engine_cluster
 from rocknroll.trainer.engines.vllm.client import Client
 from rocknroll.trainer.engines.vllm.nodes import engine_nodes
 from rocknroll.trainer.engines.vllm.server import Serving
-from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost
+from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost, RecipeError
 from rocknroll.trainer.learning import learner_of
 from rocknroll.trainer.recipe import Recipe
+from rocknroll.trainer.rewards.nodes import reward_nodes
+from rocknroll.trainer.rewards.workers import EpisodeText, Reward, RewardFailed, RewardWorkers, TextTurn
 
 STORE_BYTES = 80 << 20
 """The least that Ray takes; nothing is ever stored."""
 SMALL = {"object_store_memory": STORE_BYTES}
 CLOSE = 1e-5
+EPISODE = EpisodeText((TextTurn("o", "look", 0.5),), success=True)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -211,6 +217,51 @@ async def test_engines_without_a_place_or_a_policy_are_told(
         elsewhere = tmp_path / "not-shared"
         with pytest.raises(EngineError, match=rf"node \S+ has no {elsewhere}, where the policy is: all nodes need it"):
             await asyncio.to_thread(nodes.launch, 0, serving(elsewhere), None)
+
+
+@pytest.mark.asyncio
+async def test_rewards_are_computed_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    choice = choose_cluster(cluster.address)
+    started = tmp_path / "started"
+    async with reward_nodes("reward_functions:as_told", 2, choice) as nodes:
+        workers = RewardWorkers("reward_functions:as_told", 2, AdaptiveTimeouts(minimum_s=1.0, maximum_s=600.0), nodes)
+        await workers.start()
+
+        def score(name: str = "t", **options: Any) -> asyncio.Task[Reward]:
+            return asyncio.create_task(workers.score(Task(name, "k", options), EPISODE))
+
+        assert [(await one).value for one in (score(value=2), score(value=3), score(value=4))] == [2.0, 3.0, 4.0]
+        with pytest.raises(RewardFailed, match="ValueError: could not convert"):
+            await score(value="much")
+        with pytest.raises(RewardFailed, match="its worker died"):
+            await score(die=True)
+        assert (await score(value=5)).value == 5.0
+
+        long = score(sleep_s=600, file=str(started))
+        await eventually(lambda: started.exists() and started.read_text().endswith("\n"), "it computes")
+        long.cancel()
+        await eventually(lambda: gone(int(started.read_text())), "what was cancelled ends")
+        late = score("t", sleep_s=600)  # right answers of this task took no time
+        assert await late == Reward(0.0, timed_out=True)
+        assert workers.metrics()["timeouts"] == 1
+
+        started.unlink()
+        closed = score("u", sleep_s=600, file=str(started))
+        await eventually(lambda: started.exists() and started.read_text().endswith("\n"), "it computes")
+        await workers.close()
+        with pytest.raises(RewardFailed, match="closed"):
+            await closed
+        with pytest.raises(RewardFailed, match="closed"):
+            await score(value=1)
+        await eventually(lambda: gone(int(started.read_text())), "workers end when they are closed")
+
+    with pytest.raises(ClusterTooSmall, match="reward: 3 CPU for 3 processes, 2 left of 2, 1 missing"):
+        async with reward_nodes("reward_functions:as_told", 3, choice):
+            pass
+    async with reward_nodes("reward_functions:no_such_function", 1, choice) as nodes:
+        lost = RewardWorkers("reward_functions:no_such_function", 1, AdaptiveTimeouts(), nodes)
+        with pytest.raises(RecipeError, match="cannot be used: AttributeError"):
+            await lost.start()
 
 
 def test_what_is_missing_is_told_by_role() -> None:

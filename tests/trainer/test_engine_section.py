@@ -24,7 +24,10 @@ def test_every_recipe_may_be_played_by_vllm() -> None:
         (["engine.kind=vllm", "engine.bit_exact=true"], "cannot be had from vLLM"),
         (["engine.vllm.eager=true"], "`engine.kind` is `local`, which uses none"),
         (["engine.kind=vllm", URL, "engine.replicas=2"], "has 1 servers for 2 engines"),
-        (["engine.kind=vllm", URL, "engine.vllm.args=[--seed=1]"], "`engine.vllm.args`: settings of servers that are"),
+        (
+            ["engine.kind=vllm", URL, "engine.vllm.args=[--seed=1]"],
+            "`engine.vllm.args`: settings of servers that the run starts",
+        ),
         (["engine.kind=vllm", URL, "engine.cores=[0]"], "`engine.cores`: settings of servers"),
         (["engine.kind=vllm", "engine.vllm.urls=[localhost]"], "is no address of a server"),
         (["engine.kind=vllm", "engine.vllm.kv_cache=1"], "kv_cache"),

@@ -21,7 +21,7 @@ from rocknroll.trainer.engines.vllm.client import Client
 from rocknroll.trainer.engines.vllm.engine import VLLMEngine
 from rocknroll.trainer.engines.weights_file import WeightsFile
 
-pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 MODELS = [cases.model(seed) for seed in range(3)]
 PROMPT = [5, 6, 7, 8, 9]

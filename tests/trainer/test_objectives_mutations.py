@@ -10,7 +10,7 @@ import mutation
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_every_changed_constant_is_noticed() -> None:
     run = subprocess.run([sys.executable, Path(mutation.__file__)], capture_output=True, text=True, check=False)

@@ -55,11 +55,16 @@ _loaded: tuple[RewardFunction | None, str] = (None, "the worker was not prepared
 
 def prepare(name: str, parent: int) -> None:
     """Once per worker process: end with the parent, leave its standard output alone, and import the function."""
-    global _loaded
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)  # it died before the line above
     os.dup2(2, 1)
+    learn(name)
+
+
+def learn(name: str) -> None:
+    """Import the function, or remember why it cannot be."""
+    global _loaded
     try:
         _loaded = load(name), ""
     except ValueError as error:

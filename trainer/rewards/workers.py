@@ -12,10 +12,9 @@ import math
 import multiprocessing
 import os
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import TimeoutError as EvaluationTimeout
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -23,6 +22,8 @@ from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
 from rocknroll.envs.text import Task
 from rocknroll.trainer.errors import RecipeError
 from rocknroll.trainer.rewards.evaluation import Evaluated, complaint, evaluate, prepare
+
+T = TypeVar("T")
 
 REMEMBERED = 1024
 """Evaluations over which quantiles of their duration are taken."""
@@ -62,23 +63,27 @@ class Reward:
     timed_out: bool = False
 
 
-class RewardWorkers:
-    """Worker processes for one reward function; call `start` first, `close` last.
+class WorkerDied(Exception):
+    """The worker of an evaluation ended before it did."""
 
-    Args:
-        function: `package.module:function`.
-        workers: evaluations that run at once.
-        timeouts: how long each may take.
-    """
 
-    def __init__(self, function: str, workers: int, timeouts: AdaptiveTimeouts) -> None:
-        self._function = function
-        self._workers = workers
-        self._timeouts = timeouts
-        self._counts: Counter[str] = Counter()
-        self._evaluations: set[asyncio.Future[Evaluated]] = set()
-        self._closed = False
-        self._durations_s: deque[float] = deque(maxlen=REMEMBERED)
+class Workers(Protocol):
+    """What evaluations run in, as many at once as there are workers, each of which has learnt the function."""
+
+    def submit(self, call: Callable[..., T], *args: Any, timeout_s: float) -> asyncio.Future[T]:
+        """Queue a call; time in the queue does not count.
+
+        The future fails with TimeoutError, WorkerDied or ProcessExpired. One that is cancelled frees its worker.
+        """
+
+    async def close(self) -> None:
+        """Kill all; safe to call twice."""
+
+
+class Processes:
+    """Workers that are processes of this machine, and end with this one."""
+
+    def __init__(self, function: str, workers: int) -> None:
         self._pool = ProcessPool(
             max_workers=workers,
             initializer=prepare,
@@ -87,6 +92,34 @@ class RewardWorkers:
             context=multiprocessing.get_context("spawn"),
         )
 
+    def submit(self, call: Callable[..., T], *args: Any, timeout_s: float) -> asyncio.Future[T]:
+        return asyncio.wrap_future(self._pool.schedule(call, args=args, timeout=timeout_s))
+
+    async def close(self) -> None:
+        self._pool.stop()
+        await asyncio.to_thread(self._pool.join)
+
+
+class RewardWorkers:
+    """Evaluations of one reward function; call `start` first, `close` last.
+
+    Args:
+        function: `package.module:function`.
+        workers: evaluations that run at once.
+        timeouts: how long each may take.
+        pool: so many workers, which know the function; processes of this machine unless given.
+    """
+
+    def __init__(self, function: str, workers: int, timeouts: AdaptiveTimeouts, pool: Workers | None = None) -> None:
+        self._function = function
+        self._workers = workers
+        self._timeouts = timeouts
+        self._counts: Counter[str] = Counter()
+        self._evaluations: set[asyncio.Future[Evaluated]] = set()
+        self._closed = False
+        self._durations_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._pool = pool or Processes(function, workers)
+
     async def start(self) -> None:
         """Start the workers and see that they know the function.
 
@@ -94,8 +127,8 @@ class RewardWorkers:
             RecipeError: they do not.
         """
         try:
-            why = await asyncio.wrap_future(self._pool.schedule(complaint, timeout=IMPORT_TIMEOUT_S))
-        except (EvaluationTimeout, ProcessExpired) as error:
+            why = await self._pool.submit(complaint, timeout_s=IMPORT_TIMEOUT_S)
+        except (TimeoutError, ProcessExpired, WorkerDied) as error:
             why = f"importing it ended with {type(error).__name__}: {error}"
         if why:
             await self.close()
@@ -112,11 +145,14 @@ class RewardWorkers:
         """
         try:
             evaluated = await self._evaluated(task, episode)
-        except EvaluationTimeout:
+        except TimeoutError:
             self._counts["timeouts"] += 1
             return Reward(0.0, timed_out=True)
         except ProcessExpired as error:
             raise self._failed(task, f"its worker died (exit code {error.exitcode})") from error
+        except WorkerDied as error:
+            why = "the reward workers are closed" if self._closed else f"its worker died ({error})"
+            raise self._failed(task, why) from error
         except (RuntimeError, asyncio.CancelledError) as error:
             if not self._closed:
                 raise
@@ -139,17 +175,16 @@ class RewardWorkers:
     async def close(self) -> None:
         """Kill the workers; evaluations under way fail. Safe to call twice."""
         self._closed = True
-        self._pool.stop()
+        closing = asyncio.ensure_future(self._pool.close())
+        await asyncio.sleep(0)
         # A pool that is stopped fails its futures only where one of its threads meets the closed channel in time.
         for evaluation in self._evaluations:
             evaluation.cancel()
-        await asyncio.to_thread(self._pool.join)
+        await closing
 
     async def _evaluated(self, task: Task, episode: EpisodeText) -> Evaluated:
         timeout_s = self._timeouts.timeout_s(task.id)
-        evaluation = asyncio.wrap_future(
-            self._pool.schedule(evaluate, args=(_plain(task, episode),), timeout=timeout_s)
-        )
+        evaluation = self._pool.submit(evaluate, _plain(task, episode), timeout_s=timeout_s)
         self._evaluations.add(evaluation)
         try:
             return await evaluation

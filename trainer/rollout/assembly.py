@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocknroll.envs.reasoning.timeouts import AdaptiveTimeouts
+from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.nodes import this_node
 from rocknroll.trainer.domains import Domains
@@ -17,7 +18,8 @@ from rocknroll.trainer.engines.cores import check_cores, hold
 from rocknroll.trainer.engines.devices import engine_cluster
 from rocknroll.trainer.engines.making import make_engine
 from rocknroll.trainer.engines.pool import EnginePool
-from rocknroll.trainer.recipe import Recipe, RewardSection
+from rocknroll.trainer.errors import RecipeError
+from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rewards.workers import RewardWorkers
 from rocknroll.trainer.rollout import autoscale
 from rocknroll.trainer.rollout.autoscale import Autoscaler, Load
@@ -104,7 +106,7 @@ async def assemble(
         fleets, environments = await stack.enter_async_context(open_environments(recipe, domains, share))
         played_in = TurnBarrier(environments) if recipe.rollout.turn_barrier else environments
         options = play_options(recipe, max_length)
-        rewards = await stack.enter_async_context(reward_workers(recipe.reward))
+        rewards = await stack.enter_async_context(reward_workers(recipe))
         players = {
             name: Player(played_in, engine, renderer, options, rewards)
             for name, renderer in domains.renderers(tokenizer).items()
@@ -159,22 +161,33 @@ async def following(autoscaler: Autoscaler, loop: RolloutLoop, environments: Fle
 
 
 @asynccontextmanager
-async def reward_workers(section: RewardSection) -> AsyncIterator[RewardWorkers | None]:
+async def reward_workers(recipe: Recipe) -> AsyncIterator[RewardWorkers | None]:
     """The processes that compute the recipe's own reward; None where it has none.
 
     Raises:
-        RecipeError: they do not find the function.
+        RecipeError: they do not find the function, or are to be on a cluster, and there is none.
+        ClusterTooSmall: the cluster has too few cores for them.
     """
+    section = recipe.reward
     if section.function is None:
         yield None
         return
     timeouts = AdaptiveTimeouts(section.min_timeout_s, section.max_timeout_s, section.timeout_factor)
-    workers = RewardWorkers(section.function, section.workers, timeouts)
-    try:
+    async with AsyncExitStack() as stack:
+        pool = None
+        if section.where == "cluster":
+            choice = choose_cluster(recipe.cluster.address)
+            if not choice.address:
+                raise RecipeError(
+                    f"`reward.where` is `cluster`, and {choice}: name a cluster in `cluster.address`, or take `here`"
+                )
+            from rocknroll.trainer.rewards.nodes import reward_nodes
+
+            pool = await stack.enter_async_context(reward_nodes(section.function, section.workers, choice))
+        workers = RewardWorkers(section.function, section.workers, timeouts, pool)
+        stack.push_async_callback(workers.close)
         await workers.start()
         yield workers
-    finally:
-        await workers.close()
 
 
 def play_options(recipe: Recipe, max_length: int) -> PlayOptions:
