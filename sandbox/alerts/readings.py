@@ -7,7 +7,6 @@ and remembered in between.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ class FleetReader:
         self._slow_at: float | None = None
 
     async def read(self, now: float) -> list[Reading]:
-        """Everything that there is to read; `now` by any clock that only goes forward."""
+        """Everything that there is to read; `now` in seconds since the epoch, by a clock that only goes forward."""
         if self._slow_at is None or now >= self._slow_at + SLOW_LOOK_S:
             self._slow_at = now
             self._growth.add(now, psutil.Process().memory_info().rss)
@@ -60,7 +59,7 @@ class FleetReader:
         return [
             *(reading for name, fleet in self._fleets.items() for reading in self._of_fleet(name, fleet)),
             *self._of_strangers(now),
-            self._of_memory(),
+            memory_reading(self._process, self._growth),
             *disk_readings(self._folders),
         ]
 
@@ -102,17 +101,19 @@ class FleetReader:
             there = {name: since for (of, name), since in self._found_at.items() if of == kind}
             yield Reading(LEAK.name, kind, now - min(there.values()), _named(sorted(there)))
         overdue = {
-            row["id"]: time.time() - row["lease"]["deadline"]
+            row["id"]: now - row["lease"]["deadline"]
             for fleet in self._fleets.values()
             for row in fleet.snapshot()
-            if row["lease"] is not None and row["lease"]["deadline"] < time.time()
+            if row["lease"] is not None and row["lease"]["deadline"] < now
         }
         if overdue:
             yield Reading(LEAK.name, "leases past their deadline", max(overdue.values()), _named(sorted(overdue)))
 
-    def _of_memory(self) -> Reading:
-        grown = self._growth.grown_bytes() / (1 << 20)
-        return Reading(MEMORY_GROWTH.name, self._process, grown, f"process {os.getpid()} {self._growth}")
+
+def memory_reading(process: str, growth: Growth) -> Reading:
+    """How much this process has grown; `process`: what alerts call it."""
+    detail = f"process {os.getpid()} {growth}"
+    return Reading(MEMORY_GROWTH.name, process, growth.grown_bytes() / (1 << 20), detail)
 
 
 def disk_readings(folders: Mapping[str, Path]) -> Iterator[Reading]:
