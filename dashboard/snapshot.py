@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+EVENTS = 200
+"""So many of the newest events are in a snapshot."""
 Row = Mapping[str, float]
 """Figures of one iteration, by the names of `metrics.jsonl`; `iteration` is one of them."""
 Signals = Mapping[str, float]

@@ -10,9 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.site import Site
-
-_NO_EVENTS = frozenset({"waiting", "start_s_mean", *(f"state_{state}" for state in State)})
+from rocknroll.sandbox.site import NO_COUNTERS, Site
 
 
 def exposition(site: Site) -> tuple[str, str]:
@@ -47,7 +45,7 @@ class _Figures(Collector):
             started = figures.get("started", 0.0)
             starts.add_metric([name], count_value=int(started), sum_value=started * figures["start_s_mean"])
             for kind, count in figures.items():
-                if kind not in _NO_EVENTS:
+                if kind not in NO_COUNTERS:
                     happened.add_metric([name, kind], count)
         began = GaugeMetricFamily("rock_began_timestamp_seconds", "When the manager began.", value=self._site.began)
         yield from (sandboxes, size, leases, waiting, exhausted, starts, happened, began)
