@@ -12,6 +12,7 @@ from typing import Any
 
 from rocknroll.dashboard.snapshot import (
     EVENTS,
+    AlertFacts,
     Description,
     Episode,
     EventFacts,
@@ -102,6 +103,7 @@ def _fleet(address: str, seen: Mapping[str, Any]) -> FleetFacts:
         pools=tuple(PoolFacts(**_known(PoolFacts, row)) for row in seen["pools"]),
         sandboxes=tuple(_sandbox(row) for row in seen["sandboxes"]),
         events=tuple(EventFacts(**_known(EventFacts, row)) for row in seen["events"]),
+        alerts=tuple(AlertFacts(**_known(AlertFacts, row)) for row in seen["alerts"]),
         counters=seen["counters"],
         starts=_latency(seen["starts"]),
         execs=_latency(seen["execs"]),

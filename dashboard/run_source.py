@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from rocknroll.dashboard.episode import episode_of
 from rocknroll.dashboard.snapshot import (
+    AlertFacts,
     Description,
     Episode,
     EvaluationFacts,
@@ -130,6 +131,7 @@ class RunSource:
                 )
                 for row in evaluations
             ),
+            alerts=tuple(AlertFacts(**one.to_json()) for one in folder.alerts()),
             began=folder.recipe_file.stat().st_mtime,
             updated=self._updated(),
             interval_s=_interval_s(rows),

@@ -266,6 +266,14 @@ class Fleet:
         """Why no sandbox can ever become READY again; empty while one can."""
         return self._pool.exhausted()
 
+    def failures(self) -> dict[str, int]:
+        """How often each sandbox failed within its restart window; those that did not are left out."""
+        return self._pool.failures(time.monotonic())
+
+    def instances(self) -> set[str]:
+        """Ids of the instances that its sandboxes run in, or that are being started for them."""
+        return {instance_id(member.id, member.generation) for member in self._pool.members.values()}
+
     def instance(self, sandbox_id: str) -> Instance | None:
         """What runs there now; None between two instances."""
         live = self._instances.get(sandbox_id)

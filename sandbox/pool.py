@@ -298,6 +298,12 @@ class Pool:
                 self._give_up(member, "the fleet is closing")
                 self._move(member, Event.STOPPED, now_s)
 
+    def failures(self, now_s: float) -> dict[str, int]:
+        """How often each member failed within its restart window; those that did not are left out."""
+        begin_s = now_s - self.spec.restart.window_s
+        counts = {member.id: sum(at_s > begin_s for at_s in member.failures_s) for member in self.members.values()}
+        return {sandbox_id: count for sandbox_id, count in counts.items() if count}
+
     def exhausted(self) -> str:
         """Why no member can ever be READY again; empty while one can."""
         if any(member.state not in (State.QUARANTINED, State.STOPPED) for member in self.members.values()):

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rocknroll.sandbox.activity import quantiles
+from rocknroll.sandbox.alerts.watch import FleetWatch
 from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.sandbox.errors import (
     AmbiguousId,
@@ -97,6 +98,7 @@ class Site:
         self._starts: int | None = None
         """At once, unless a pool says; None leaves it to the fleet, which knows this machine's cores."""
         self._store: _ToldStore
+        self._watch: FleetWatch
         self._stack = contextlib.AsyncExitStack()
         self._usage = Usage()
 
@@ -116,10 +118,13 @@ class Site:
             await self._open_runtimes(stack)
             for name, pool in self.config.pools.items():
                 self.fleets[name] = self._fleet(pool)
+            folders = {"the state folder": self.state.path}
+            self._watch = FleetWatch(self.config.alerts, self.fleets, folders, self._store)
             await self._adopt()
             # Closed last, when the fleets are: their leases end with them.
             for fleet in self.fleets.values():
                 await stack.enter_async_context(fleet)
+            await stack.enter_async_context(self._watch)
             self._stack = stack.pop_all()
         return self
 
@@ -189,7 +194,8 @@ class Site:
         }
 
     async def overview(self, events: int) -> dict[str, Any]:
-        """All that a dashboard shows in one refresh: pools, sandboxes and what they use, events, figures."""
+        """All that a dashboard shows in one refresh: pools, sandboxes and what they use, events, alerts,
+        figures."""
         rows = self.snapshot()
         here = {row["id"]: row["pid"] for row in rows if row["pid"] and row["node"] == this_node()}
         used = await self._usage.of(here)
@@ -211,6 +217,7 @@ class Site:
             "pools": self.pools(),
             "sandboxes": rows,
             "events": [event_json(event) for event in self.newest_events(events)],
+            "alerts": self.alerts(),
             "counters": dict(counters),
             "starts": quantiles(starts_s),
             "execs": quantiles(execs_s),
@@ -235,6 +242,14 @@ class Site:
                 }
             )
         return found
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Alerts as `Alert.to_json` has them: the open ones, oldest first, then those that are over, newest first."""
+        return [alert.to_json() for alert in self._watch.alerts()]
+
+    def alerts_raised(self) -> dict[str, int]:
+        """Alerts since the manager began, by rule."""
+        return dict(self._watch.raised)
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """`Fleet.metrics` by pool."""

@@ -59,6 +59,10 @@ class AsyncClient:
     async def scale(self, pool: str, size: int, ready: int | None = None) -> Json:
         return await self._wire.send(calls.scale(pool, size, ready))
 
+    async def alerts(self) -> list[Json]:
+        """See `Client.alerts`."""
+        return await self._wire.send(calls.alerts())
+
     async def events(self, after: int = 0, limit: int = 1_000, newest: bool = False) -> list[Event]:
         """See `Client.events`."""
         return await self._wire.send(calls.events(after, limit, newest))

@@ -81,6 +81,10 @@ class Client:
         """Another size; returns the pool."""
         return self._wire.send(calls.scale(pool, size, ready))
 
+    def alerts(self) -> list[Json]:
+        """The open ones, oldest first, then those that are over, newest first."""
+        return self._wire.send(calls.alerts())
+
     def events(self, after: int = 0, limit: int = 1_000, newest: bool = False) -> list[Event]:
         """Events above `after`, oldest first; with `newest` the last `limit` of them all."""
         return self._wire.send(calls.events(after, limit, newest))

@@ -123,6 +123,10 @@ def scale(pool: str, size: int, ready: int | None) -> Call[Json]:
     return Call("PATCH", f"/v1/pools/{_part(pool)}", dict, json={"size": size, "ready": ready})
 
 
+def alerts() -> Call[list[Json]]:
+    return Call("GET", "/v1/alerts", lambda answer: list(answer["alerts"]))
+
+
 def events(after: int, limit: int, newest: bool) -> Call[list[Event]]:
     params = {"after": after, "limit": limit, "newest": newest}
     return Call("GET", "/v1/events", lambda answer: [Event(**row) for row in answer["events"]], params)

@@ -171,6 +171,22 @@ class EventList(Model):
     events: list[EventAnswer]
 
 
+class AlertRow(Row):
+    """One time that a rule's condition held; see `alerts.rule.Alert`."""
+
+    rule: str
+    subject: str
+    severity: str
+    since: float
+    text: str
+    resolved: float | None
+    """None while it is open."""
+
+
+class AlertList(Model):
+    alerts: list[AlertRow]
+
+
 class SandboxDescription(SandboxRow):
     spec: dict[str, Any]
     """Its specification; values of variables are hidden."""
@@ -215,6 +231,7 @@ class Overview(Model):
     sandboxes: list[SandboxRow]
     events: list[EventAnswer]
     """The newest, oldest first."""
+    alerts: list[AlertRow]
     counters: dict[str, float]
     """Events since the manager began, by kind."""
     starts: Quantiles | None

@@ -99,6 +99,12 @@ async def scale(site: SiteHere, pool: str, wish: bodies.Scale) -> bodies.PoolRow
     return bodies.PoolRow.model_validate(next(row for row in site.pools() if row["name"] == pool))
 
 
+@read_routes.get("/v1/alerts")
+async def alerts(site: SiteHere) -> bodies.AlertList:
+    """The open ones, oldest first, then those that are over, newest first."""
+    return bodies.AlertList.model_validate({"alerts": site.alerts()})
+
+
 @read_routes.get("/v1/events")
 async def events(
     site: SiteHere,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -47,5 +48,12 @@ class _Figures(Collector):
             for kind, count in figures.items():
                 if kind not in NO_COUNTERS:
                     happened.add_metric([name, kind], count)
+        open_ = GaugeMetricFamily("rock_alerts", "Alerts that are open.", labels=["rule", "severity"])
+        raised = CounterMetricFamily("rock_alerts_raised", "Alerts since the manager began.", labels=["rule"])
+        alerts = [alert for alert in self._site.alerts() if alert["resolved"] is None]
+        for labels, count in Counter((alert["rule"], alert["severity"]) for alert in alerts).items():
+            open_.add_metric(labels, count)
+        for rule, count in self._site.alerts_raised().items():
+            raised.add_metric([rule], count)
         began = GaugeMetricFamily("rock_began_timestamp_seconds", "When the manager began.", value=self._site.began)
-        yield from (sandboxes, size, leases, waiting, exhausted, starts, happened, began)
+        yield from (sandboxes, size, leases, waiting, exhausted, starts, happened, open_, raised, began)
