@@ -20,6 +20,7 @@ UNAVAILABLE_RETRY_S = 1.0
 """Between two tries while the runtime itself does not answer."""
 TRIM_AFTER_S = 30.0
 """An instance more than wanted is kept this long: the next lease may want it."""
+REMOVED = "taken out of service by an operator"
 SUSPICION_SPEEDUP = 4
 """A SUSPECT sandbox is probed this many times as often, so that doubt ends soon either way."""
 
@@ -282,6 +283,13 @@ class Pool:
         elif member.state in (State.QUARANTINED, State.DEAD):
             self._move(member, Event.RESTARTED, now_s)
             member.restarts += 1
+
+    def remove(self, sandbox_id: str, now_s: float) -> None:
+        """An operator's wish: it ends, and its place stays empty until a restart."""
+        member = self.members[sandbox_id]
+        self._give_up(member, REMOVED)
+        member.last_error = REMOVED
+        self._move(member, Event.REMOVED, now_s)
 
     def stop(self, now_s: float) -> None:
         """Everything ends; leases are revoked, instances discarded."""

@@ -44,6 +44,14 @@ class AsyncClient:
     async def restart(self, sandbox_id: str) -> str:
         return await self._wire.send(calls.restart(sandbox_id))
 
+    async def remove(self, sandbox_id: str) -> str:
+        """See `Client.remove`."""
+        return await self._wire.send(calls.remove(sandbox_id))
+
+    async def overview(self, events: int = 200) -> Json:
+        """See `Client.overview`."""
+        return await self._wire.send(calls.overview(events))
+
     async def commit(self, sandbox_id: str, tag: str) -> str:
         """See `Client.commit`."""
         return await self._wire.send(calls.commit(sandbox_id, tag))

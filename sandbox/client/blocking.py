@@ -61,6 +61,14 @@ class Client:
         """A fresh instance, out of quarantine if need be; returns the whole id."""
         return self._wire.send(calls.restart(sandbox_id))
 
+    def remove(self, sandbox_id: str) -> str:
+        """End it and keep its place empty until a restart; returns the whole id. A lease on it is lost."""
+        return self._wire.send(calls.remove(sandbox_id))
+
+    def overview(self, events: int = 200) -> Json:
+        """Pools, sandboxes with what they use, the newest events and figures: all that a dashboard shows, at once."""
+        return self._wire.send(calls.overview(events))
+
     def commit(self, sandbox_id: str, tag: str) -> str:
         """Snapshot a Docker sandbox that has `writable_root` into an image; returns the image's id.
 

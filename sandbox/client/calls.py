@@ -106,6 +106,14 @@ def restart(sandbox_id: str) -> Call[str]:
     return Call("POST", f"/v1/sandboxes/{_part(sandbox_id)}/restart", lambda answer: str(answer["id"]))
 
 
+def remove(sandbox_id: str) -> Call[str]:
+    return Call("DELETE", f"/v1/sandboxes/{_part(sandbox_id)}", lambda answer: str(answer["id"]))
+
+
+def overview(events: int) -> Call[Json]:
+    return Call("GET", "/v1/overview", dict, {"events": events})
+
+
 def commit(sandbox_id: str, tag: str) -> Call[str]:
     path = f"/v1/sandboxes/{_part(sandbox_id)}/commit"
     return Call("POST", path, lambda answer: str(answer["image"]), json={"tag": tag}, timeout_s=COMMIT_S)

@@ -11,9 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.site import Site
-
-_NO_EVENTS = frozenset({"waiting", "start_s_mean", *(f"state_{state}" for state in State)})
+from rocknroll.sandbox.site import NO_COUNTERS, Site
 
 
 def exposition(site: Site) -> tuple[str, str]:
@@ -48,7 +46,7 @@ class _Figures(Collector):
             started = figures.get("started", 0.0)
             starts.add_metric([name], count_value=int(started), sum_value=started * figures["start_s_mean"])
             for kind, count in figures.items():
-                if kind not in _NO_EVENTS:
+                if kind not in NO_COUNTERS:
                     happened.add_metric([name, kind], count)
         open_ = GaugeMetricFamily("rock_alerts", "Alerts that are open.", labels=["rule", "severity"])
         raised = CounterMetricFamily("rock_alerts_raised", "Alerts since the manager began.", labels=["rule"])
