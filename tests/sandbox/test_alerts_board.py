@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocknroll.sandbox.alerts.board import Board
@@ -66,6 +66,7 @@ def test_an_alert_is_raised_once_and_resolved_once_whatever_happens(
     assert is_open is None, "not resolved at the end"
 
 
+@settings(max_examples=30)
 @given(looks, looks)
 def test_subjects_do_not_disturb_each_other(ours: list[Look], theirs: list[Look]) -> None:
     hot = rule(for_s=1.0, clear_s=1.0)

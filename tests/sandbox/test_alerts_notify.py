@@ -15,7 +15,7 @@ from playthings import until
 
 from rocknroll.sandbox.alerts import notify
 from rocknroll.sandbox.alerts.config import AlertCommand, Told, Webhook
-from rocknroll.sandbox.alerts.notify import Notifier, TellFailed, post, run
+from rocknroll.sandbox.alerts.notify import Notifier, Poster, TellFailed, run
 from rocknroll.sandbox.alerts.rule import Alert
 from rocknroll.sandbox.errors import SpecInvalid
 
@@ -34,6 +34,7 @@ def test_what_is_raised_and_resolved_is_posted_with_who_says_so(hook: Hook) -> N
     notifier = Notifier(Told(webhook=Webhook(url_variable="HOOK")), ORIGIN, {"HOOK": hook.url})
     notifier.tell(ALERT)
     notifier.tell(Alert.from_json({**ALERT.to_json(), "resolved": 9.0}))
+    until(lambda: len(hook.posted) == 2, "both are posted")
     notifier.close()
     first, second = hook.posted
     assert first == {"event": "raised", **ALERT.to_json(), **ORIGIN}
@@ -42,7 +43,7 @@ def test_what_is_raised_and_resolved_is_posted_with_who_says_so(hook: Hook) -> N
 
 def test_a_webhook_that_is_busy_is_asked_again(hook: Hook) -> None:
     hook.answers = [500, 429, 204]
-    post(Webhook(url=hook.url), hook.url, b"{}", threading.Event())
+    Poster(Webhook(url=hook.url), hook.url, threading.Event()).post(b"{}")
     assert len(hook.posted) == 3
 
 
@@ -50,7 +51,7 @@ def test_a_webhook_that_is_busy_is_asked_again(hook: Hook) -> None:
 def test_a_webhook_that_does_not_take_it_is_given_up(hook: Hook, answers: list[int], tries: int) -> None:
     hook.answers = list(answers)
     with pytest.raises(TellFailed, match=f"127.0.0.1 answered {answers[0]}"):
-        post(Webhook(url=hook.url), hook.url, b"{}", threading.Event())
+        Poster(Webhook(url=hook.url), hook.url, threading.Event()).post(b"{}")
     assert len(hook.posted) == tries
 
 
@@ -61,6 +62,7 @@ def test_a_failing_webhook_is_logged_once_without_its_url_and_once_when_it_works
     notifier = Notifier(Told(webhook=Webhook(url=hook.url)), ORIGIN)
     for _ in range(3):
         notifier.tell(ALERT)
+    until(lambda: len(caplog.records) == 2, "it is said")
     notifier.close()
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
     assert "do not reach the webhook: 127.0.0.1 answered 404" in caplog.text and "secret" not in caplog.text
@@ -89,6 +91,7 @@ def test_a_command_gets_the_alert_on_its_standard_input_and_no_shell_reads_its_w
     program = f"import sys; open({str(tmp_path / 'got')!r}, 'w').write(sys.argv[1] + sys.stdin.read())"
     notifier = Notifier(Told(command=AlertCommand(argv=("python3", "-c", program, "$HOME; "))), ORIGIN)
     notifier.tell(ALERT)
+    until(lambda: (tmp_path / "got").exists() and (tmp_path / "got").read_text().endswith("}"), "it is written")
     notifier.close()
     words, _, body = (tmp_path / "got").read_text().partition("{")
     assert words == "$HOME; " and json.loads("{" + body)["rule"] == "disk"

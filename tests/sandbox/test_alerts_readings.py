@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocknroll.sandbox.alerts.growth import PART_S, PARTS, Growth
@@ -157,6 +157,7 @@ def test_a_process_that_breathes_or_is_young_has_not_grown(course: tuple[int, ..
     assert sampled(*course).grown_bytes() == 0
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 5_000), min_size=1, max_size=40))
 def test_growth_is_never_more_than_what_is_used(course: list[int]) -> None:
     assert 0 <= sampled(*course).grown_bytes() <= course[-1] * MIB
