@@ -12,6 +12,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -91,7 +92,6 @@ PLANS = (
         ),
         size=12,
         callers=6,
-        ready=3,
         runtime="docker",
         start_s=2.5,
         step_s=6.0,
@@ -156,8 +156,7 @@ class PlayedFleet:
     """One pool and its callers. Looks like a `Fleet` to what reads fleets for alerts."""
 
     def __init__(self, plan: Plan, agenda: Agenda, record: Record, scripts: Sequence[Script], seed: int) -> None:
-        self.plan, self.spec, self.runtime = plan, plan.spec, self
-        self.name = plan.runtime
+        self.plan, self.spec = plan, plan.spec
         self._agenda, self._record, self._scripts = agenda, record, scripts
         self._rng = random.Random(f"{seed} {plan.spec.name}")
         self._pool = Pool(plan.spec, plan.size, max_starting=4, rng=self._rng, ready=plan.ready)
@@ -167,7 +166,7 @@ class PlayedFleet:
         self._wakes_at: float | None = None
         self._counts: Counter[str] = Counter()
         for caller in range(plan.callers):
-            agenda.at(agenda.now + self._rng.uniform(0.0, THINK_S), lambda owner=f"rollout/{caller}": self._ask(owner))
+            agenda.at(agenda.now + self._rng.uniform(0.0, THINK_S), partial(self._ask, f"rollout/{caller}"))
         self._settle()
 
     def rows(self) -> Iterator[SandboxFacts]:
@@ -185,7 +184,7 @@ class PlayedFleet:
                 node=self.plan.nodes[index % len(self.plan.nodes)],
                 restarts=member.restarts,
                 last_error=member.last_error or None,
-                lease=lease and LeaseFacts(lease.owner, lease.token, lease.deadline_s),
+                lease=None if lease is None else LeaseFacts(lease.owner, lease.token, lease.deadline_s),
                 since=member.since_s or None,
                 task=play.script.task if play else None,
                 step=play.step if play else None,
@@ -224,6 +223,11 @@ class PlayedFleet:
         """See `Fleet.remove`."""
         self._pool.remove(sandbox_id, self._agenda.now)
         self._settle()
+
+    @property
+    def runtime(self) -> PlayedFleet:
+        """It has no other."""
+        return self
 
     def snapshot(self) -> list[dict[str, Any]]:
         """As `Fleet.snapshot`, as far as alerts read it."""

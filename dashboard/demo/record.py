@@ -27,20 +27,29 @@ from rocknroll.trainer.storage import read_groups, trajectory_file, write_trajec
 RECORDING = Path(__file__).parent / "recording.zip"
 NAME = "alfworld-demo"
 RECIPE = (
-    "alfworld-smoke",
+    "alfworld",
     f"name={NAME}",
+    "env.config.train_games=600",
+    "env.config.seen_games=0",
+    "env.config.unseen_games=48",
+    "warmstart.games=600",
+    "warmstart.epochs=4",
+    "warmstart.batch_tokens=1024",
+    "rollout.num_groups=8",
+    "rollout.group_size=4",
     "credit.kind=coupled",
     "critics.kind=asyppo",
-    "rollout.num_groups=6",
-    "sandbox.count=12",
-    "engine.slots=12",
-    "learner.iterations=40",
-    "eval.episodes=24",
+    "sandbox.count=16",
+    "engine.slots=16",
+    "learner.iterations=30",
+    "eval.episodes=48",
     "eval.every=10",
+    "checkpoint_every=30",
     "report_to=[]",
+    "cluster.address=local",
 )
 """Short enough for a few minutes on two cores, long enough for curves; with credit and critics, for their colours."""
-ITERATIONS = (24, 32, 40)
+ITERATIONS = (18, 24, 30)
 """Whose trajectories are kept, ..."""
 GROUPS = 2
 """... and how many groups of each."""

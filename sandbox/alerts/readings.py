@@ -7,17 +7,17 @@ and remembered in between.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
 from rocknroll.sandbox.alerts.fleet import CRASH_LOOP, DISK, LEAK, MEMORY_GROWTH, QUARANTINE, STALLED_QUEUE
 from rocknroll.sandbox.alerts.growth import Growth
 from rocknroll.sandbox.alerts.rule import Reading
-from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.lifecycle import State
+from rocknroll.sandbox.spec import SandboxSpec
 
 SLOW_LOOK_S = 60.0
 """Between two looks at what takes a moment."""
@@ -25,6 +25,32 @@ DISK_COUNTS_AS_BYTES = 20 << 30
 """A larger disk is nearly full by the same number of bytes as one of this size, not by the same share."""
 SHOWN = 3
 """Ids that a text names."""
+
+
+class HasStrays(Protocol):
+    """What is read of a runtime."""
+
+    async def strays(self, keep: Collection[str]) -> list[str]:
+        """See `Runtime.strays`."""
+
+
+class Watched(Protocol):
+    """What is read of a fleet; see `Fleet`."""
+
+    @property
+    def spec(self) -> SandboxSpec: ...
+
+    @property
+    def runtime(self) -> HasStrays: ...
+
+    def snapshot(self) -> list[dict[str, Any]]: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def failures(self) -> dict[str, int]: ...
+
+    def instances(self) -> set[str]: ...
+
 
 Leftovers = Callable[[], Awaitable[Sequence[str]]]
 """Names of what dead fleets left behind."""
@@ -38,7 +64,7 @@ class FleetReader:
 
     def __init__(
         self,
-        fleets: Mapping[str, Fleet],
+        fleets: Mapping[str, Watched],
         folders: Mapping[str, Path],
         process: str,
         leftovers: Leftovers | None = None,
@@ -63,7 +89,7 @@ class FleetReader:
             *disk_readings(self._folders),
         ]
 
-    def _of_fleet(self, name: str, fleet: Fleet) -> Iterator[Reading]:
+    def _of_fleet(self, name: str, fleet: Watched) -> Iterator[Reading]:
         rows, metrics = {row["id"]: row for row in fleet.snapshot()}, fleet.metrics()
         failures = fleet.failures()
         worst = max(failures, key=failures.__getitem__, default=None)

@@ -181,10 +181,7 @@ def test_what_happens_to_a_run_reaches_its_folder_and_its_ui(tmp_path: Path) -> 
         watch.look()
         clock.now += 40.0
         watch.look()
-    assert [(alert.rule, alert.resolved is None) for alert in ears.alerts[2:]] == [
-        ("stall", False),
-        ("stalled_queue", False),
-    ]
+    assert [alert.rule for alert in ears.alerts if alert.resolved] == ["stalled_queue", "stall"]
     lines = [json.loads(line) for line in folder.alerts_file.read_text().splitlines()]
     assert [Alert.from_json(line) for line in lines] == ears.alerts
     assert [(alert.rule, alert.resolved) for alert in folder.alerts()] == [
