@@ -7,7 +7,7 @@ a removal or a new order tens of them. Here a refresh sorts the items and draws 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic
+from typing import ClassVar, Generic
 
 from rich.cells import set_cell_size
 from rich.segment import Segment
