@@ -33,7 +33,8 @@ from rocknroll.dashboard.snapshot import SandboxFacts, Snapshot
 from rocknroll.dashboard.source import Source, SourceAway, SourceRefused
 from rocknroll.dashboard.text import duration, one_line
 from rocknroll.dashboard.verdict import Level, Verdict, judge
-from rocknroll.dashboard.views import VIEWS, View
+from rocknroll.dashboard.view import View
+from rocknroll.dashboard.views import VIEWS
 from rocknroll.sandbox.cli.exit_codes import ExitCode
 
 HISTORY = 60
@@ -63,12 +64,12 @@ class Dashboard(App[None]):
 
     CSS_PATH = "style.tcss"
     TITLE = "rock top"
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(NARROW, "-narrow"), (WIDE, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(NARROW, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 (as Textual declares it)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("colon", "jump", "Jump", key_display=":"),
         Binding("question_mark", "keys", "Keys", key_display="?"),
-        Binding("escape", "back", "Back", show=False),
+        Binding("escape", "leave", "Back", show=False),
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
         *(
@@ -179,7 +180,7 @@ class Dashboard(App[None]):
         tabs = Text(no_wrap=True)
         for number, name in enumerate(VIEWS, start=1):
             tabs.append(f"{number} {name.capitalize()}", "reverse" if name == self.view.id else "")
-            tabs.append("  ")
+            tabs.append(" ")
         self.screen_stack[0].query_one("#tabs", Static).update(tabs)
 
     def action_view(self, name: str) -> None:
@@ -200,7 +201,7 @@ class Dashboard(App[None]):
         self._prompt("jump", "", [*VIEWS, "quit"])
 
     def action_keys(self) -> None:
-        lines = {}
+        lines: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for key, active in self.screen.active_bindings.items():
             if active.enabled and active.binding.description:
                 shown = self.get_key_display(active.binding)
@@ -209,7 +210,7 @@ class Dashboard(App[None]):
             Help([KeyLine(tuple(keys), description) for (_, description), keys in lines.items()], self.source.title)
         )
 
-    def action_back(self) -> None:
+    def action_leave(self) -> None:
         """Undo one thing: a page, a filter, marks, a view."""
         grid = self.view.grid
         if len(self.screen_stack) > 1:
@@ -356,12 +357,11 @@ class Dashboard(App[None]):
         self.notify(f"{done} {_names(chosen)}.", timeout=NOTICE_S, markup=False)
 
     def _handle_exception(self, error: Exception) -> None:
-        """End with the error, which `run_dashboard` raises; Textual would print every local variable with it."""
-        if self.failure is None:
-            self.failure = error
-        self._return_code = 1
-        self._exception = error
-        self._exception_event.set()
+        self.failure = self.failure or error
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """End without a word: `run_dashboard` raises the error. Textual would print all local variables with it."""
         self._close_messages_no_wait()
 
 

@@ -7,7 +7,7 @@ a removal or a new order tens of them. Here a refresh sorts the items and draws 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic
+from typing import ClassVar, Generic
 
 from rich.cells import set_cell_size
 from rich.segment import Segment
@@ -43,7 +43,7 @@ class Grid(ScrollView, Generic[ItemT], can_focus=True):
         "grid--error",
         "grid--quiet",
     }
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "Down", show=False),
         Binding("k,up", "move(-1)", "Up", show=False),
         Binding("g,home", "move_to(0)", "First", show=False),

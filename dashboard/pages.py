@@ -33,7 +33,7 @@ class Page(Screen[None]):
     """Scrolls with the keys of a table, and closes with escape."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "app.back", "Back"),
+        Binding("escape", "app.leave", "Back"),
         Binding("j,down", "scroll(1)", "Down", show=False),
         Binding("k,up", "scroll(-1)", "Up", show=False),
         Binding("g,home", "scroll(-1000000)", "First", show=False),
@@ -109,7 +109,7 @@ class SandboxPage(Page):
 
     def __init__(self, sandbox_id: str) -> None:
         super().__init__()
-        self._id = sandbox_id
+        self._named = sandbox_id
         self._facts: SandboxFacts | None = None
 
     @property
@@ -117,7 +117,7 @@ class SandboxPage(Page):
         return cast("Dashboard", self.app)
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(f"Sandbox {one_line(self._id)}", style="bold"), classes="page-title")
+        yield Static(Text(f"Sandbox {one_line(self._named)}", style="bold"), classes="page-title")
         with VerticalScroll():
             yield Static(id="facts")
             yield Static("cpu", classes="curve-label")
@@ -137,13 +137,13 @@ class SandboxPage(Page):
         if not self.is_mounted:
             return
         found = () if seen.fleet is None else seen.fleet.sandboxes
-        self._facts = next((one for one in found if one.id == self._id), None)
+        self._facts = next((one for one in found if one.id == self._named), None)
         place = self.query_one("#facts", Static)
         if self._facts is None:
             place.update(Text("It is not there any more."))
             return
         place.update(facts_text(self._facts, seen.at))
-        used = [row[self._id] for row in self.dashboard.used if self._id in row]
+        used = [row[self._named] for row in self.dashboard.used if self._named in row]
         self.query_one("#cpu-curve", Sparkline).data = [cpu for cpu, _ in used]
         self.query_one("#memory-curve", Sparkline).data = [memory for _, memory in used]
         self._fetch()
@@ -151,7 +151,7 @@ class SandboxPage(Page):
     @work(exclusive=True, group="describe")
     async def _fetch(self) -> None:
         try:
-            description = await self.dashboard.source.describe(self._id)
+            description = await self.dashboard.source.describe(self._named)
         except (SourceAway, SourceRefused) as error:
             self.query_one("#output", Static).update(Text(one_line(str(error))))
             return
@@ -159,13 +159,13 @@ class SandboxPage(Page):
         self.query_one("#output", Static).update(output_text(description))
 
     def action_logs(self) -> None:
-        self.dashboard.read_logs(self._id)
+        self.dashboard.read_logs(self._named)
 
     def action_describe(self) -> None:
-        self.dashboard.read_description(self._id)
+        self.dashboard.read_description(self._named)
 
     def action_raw(self) -> None:
-        self.dashboard.read_raw(self._id)
+        self.dashboard.read_raw(self._named)
 
     def action_shell(self) -> None:
         if self._facts is not None:
@@ -190,12 +190,12 @@ class EpisodePage(Page):
 
     def __init__(self, trajectory_id: str, fetch: Callable[[str], Awaitable[Episode]]) -> None:
         super().__init__()
-        self._id, self._fetch_one = trajectory_id, fetch
+        self._named, self._fetch_one = trajectory_id, fetch
         self._episode: Episode | None = None
         self.signal = ""
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(f"Trajectory {one_line(self._id)}", style="bold"), classes="page-title")
+        yield Static(Text(f"Trajectory {one_line(self._named)}", style="bold"), classes="page-title")
         with VerticalScroll():
             yield Static("reading …", id="episode")
         yield Footer(show_command_palette=False, compact=True)
@@ -206,7 +206,7 @@ class EpisodePage(Page):
     @work(exclusive=True, group="episode")
     async def _fetch(self) -> None:
         try:
-            self._episode = await self._fetch_one(self._id)
+            self._episode = await self._fetch_one(self._named)
         except (SourceAway, SourceRefused) as error:
             self.query_one("#episode", Static).update(Text(one_line(str(error))))
             return

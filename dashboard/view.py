@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from textual.containers import Vertical
 
 from rocknroll.dashboard.grid import Grid
@@ -15,7 +17,7 @@ class View(Vertical):
         super().__init__(id=name)
 
     @property
-    def grid(self) -> Grid[object] | None:
+    def grid(self) -> Grid[Any] | None:
         """Its table, where it has one."""
         return None
 

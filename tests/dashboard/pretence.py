@@ -61,7 +61,7 @@ def fleet(found: tuple[SandboxFacts, ...], **more: Any) -> FleetFacts:
     for one in found:
         states[one.state] = states.get(one.state, 0) + 1
     events = tuple(
-        EventFacts(seq, NOW - 90 + seq, f"box-{seq % len(found)}", kind, detail)
+        EventFacts(seq, NOW - 55 + 2 * seq, f"box-{seq % len(found)}", kind, detail)
         for seq, (kind, detail) in enumerate(
             [("started", "on node-0"), ("leased", "g1.0 token=7"), ("lost", "exit code 9"), ("started", "on node-1")]
             * 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretence import ALERT, NOW, WHY, fleet, run, sandboxes
 
@@ -13,7 +13,7 @@ from rocknroll.dashboard.snapshot import AlertFacts, FleetFacts, PoolFacts, RunF
 from rocknroll.dashboard.verdict import LEAST_STALL_S, STALL_INTERVALS, Level, judge
 from rocknroll.sandbox.lifecycle import State
 
-TEXT = st.text(max_size=20)
+TEXT = st.text("ab1 \n\x1b\u202e", max_size=6)
 TIME = st.floats(NOW - 1e5, NOW)
 STATES = st.sampled_from([state.value for state in State])
 SANDBOX = st.builds(SandboxFacts, id=TEXT, pool=TEXT, state=STATES, last_error=st.none() | TEXT, since=st.none() | TIME)
@@ -59,6 +59,8 @@ RUN = st.builds(
 )
 SNAPSHOT = st.builds(Snapshot, at=st.just(NOW), fleet=st.none() | FLEET, run=st.none() | RUN, away=TEXT)
 
+FEW = settings(max_examples=60)
+
 
 def well() -> Snapshot:
     return Snapshot(NOW, fleet(sandboxes(4)), run())
@@ -69,6 +71,7 @@ def test_a_fleet_and_a_run_that_work_are_healthy() -> None:
     assert (str(verdict), verdict.reasons) == ("healthy", ())
 
 
+@FEW
 @given(SNAPSHOT)
 def test_only_what_is_healthy_has_no_reason(snapshot: Snapshot) -> None:
     verdict = judge(snapshot)
@@ -76,12 +79,14 @@ def test_only_what_is_healthy_has_no_reason(snapshot: Snapshot) -> None:
     assert all(reason.isprintable() and "\n" not in reason for reason in verdict.reasons)
 
 
+@FEW
 @given(SNAPSHOT)
 def test_nothing_to_look_at_is_down(snapshot: Snapshot) -> None:
     if snapshot.fleet is None and snapshot.run is None:
         assert judge(snapshot).level is Level.DOWN
 
 
+@FEW
 @given(SNAPSHOT, st.sampled_from(["QUARANTINED", "DEAD", "SUSPECT"]))
 def test_one_more_sandbox_in_trouble_never_makes_it_better(snapshot: Snapshot, state: str) -> None:
     if snapshot.fleet is None:
@@ -92,6 +97,7 @@ def test_one_more_sandbox_in_trouble_never_makes_it_better(snapshot: Snapshot, s
     assert any(state in reason for reason in worse.reasons)
 
 
+@FEW
 @given(SNAPSHOT, ALERTS)
 def test_alerts_make_it_worse_until_they_are_over(snapshot: Snapshot, alerts: tuple[AlertFacts, ...]) -> None:
     if snapshot.run is None:
@@ -102,6 +108,7 @@ def test_alerts_make_it_worse_until_they_are_over(snapshot: Snapshot, alerts: tu
     assert judge(replace(quiet, run=replace(quiet.run, alerts=alerts))).level >= judge(quiet).level
 
 
+@FEW
 @given(FLEET, st.randoms(use_true_random=False))
 def test_the_order_of_sandboxes_does_not_matter(found: FleetFacts, random: object) -> None:
     other = replace(found, sandboxes=found.sandboxes[::-1], pools=found.pools[::-1])
