@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 32
-GRACE_S = 3.0
+GRACE_S = 0.5
 """For open pages to close when the server ends."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; font-src 'self';"

@@ -74,7 +74,7 @@ class Plan:
 
 PLANS = (
     Plan(
-        SandboxSpec(name="alfworld", reuse="reset", health=HealthPolicy(interval_s=10.0)),
+        SandboxSpec(name="alfworld", reuse="reset", health=HealthPolicy(interval_s=15.0)),
         size=36,
         callers=38,
         start_s=0.4,
@@ -88,7 +88,7 @@ PLANS = (
             name="swe",
             image="rocknroll-sandbox:latest",
             resources=Resources(memory_bytes=1 << 31),
-            health=HealthPolicy(interval_s=10.0),
+            health=HealthPolicy(interval_s=15.0),
         ),
         size=12,
         callers=6,

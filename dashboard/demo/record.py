@@ -49,7 +49,7 @@ RECIPE = (
     "cluster.address=local",
 )
 """Short enough for a few minutes on two cores, long enough for curves; with credit and critics, for their colours."""
-ITERATIONS = (18, 24, 30)
+ITERATIONS = (6, 12, 18, 24, 30)
 """Whose trajectories are kept, ..."""
 GROUPS = 2
 """... and how many groups of each."""

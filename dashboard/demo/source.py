@@ -28,7 +28,7 @@ from rocknroll.sandbox.alerts.config import FleetRuleChanges
 from rocknroll.sandbox.alerts.fleet import fleet_rules
 from rocknroll.sandbox.alerts.readings import FleetReader
 
-WARM_UP_S = 300.0
+WARM_UP_S = 120.0
 """What the fleet has behind it when the demo begins: long enough for a sandbox to be quarantined."""
 LOOK_S = 5.0
 """Between two looks for alerts."""
