@@ -28,6 +28,12 @@ ThemeOption = Annotated[
     str | None, typer.Option("--theme", help="One of Textual's themes, e.g. nord or textual-light.")
 ]
 IntervalOption = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two refreshes.")]
+WebOption = Annotated[
+    bool, typer.Option("--web", help="Show it in a browser of this machine: prints a URL that holds a fresh token.")
+]
+PortOption = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Port for --web; 0: one that is free.", show_default=False)
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +45,8 @@ def top(
     run: RunOption = None,
     once: OnceOption = False,
     as_json: JsonOption = False,
+    web: WebOption = False,
+    port: PortOption = 0,
     readonly: ReadOnlyOption = False,
     ascii_only: AsciiOption = False,
     theme: ThemeOption = None,
@@ -51,9 +59,32 @@ def top(
 
     Examples: `rock top`, `rock top --run runs/alfworld`, `rock top --once --json`
     """
+    check_once(once, as_json, web)
+    if web:
+        looked_at = ["--run", str(run.absolute())] if run is not None else []
+        looked_at += ["--url", url] if url else ["--state", str(state_folder(state).path)]
+        show_in_browser(["top", *looked_at], port, readonly, ascii_only, theme, interval_s)
+        return
+    show(source_of(run, state, url), once, as_json, readonly, ascii_only, theme, interval_s)
+
+
+def check_once(once: bool, as_json: bool, web: bool) -> None:
+    """Refuse options that do not go together."""
     if as_json and not once:
         raise typer.BadParameter("--json needs --once: the application has no end at which it could print anything")
-    show(source_of(run, state, url), once, as_json, readonly, ascii_only, theme, interval_s)
+    if web and once:
+        raise typer.BadParameter("--web shows the application in a browser, --once prints a frame here: choose one")
+
+
+def show_in_browser(
+    command: list[str], port: int, readonly: bool, ascii_only: bool, theme: str | None, interval_s: float
+) -> None:
+    """Serve the application of a command of `rock` to browsers of this machine, until Ctrl-C."""
+    from rocknroll.dashboard.web import serve
+
+    options = ["--interval", str(interval_s), *(["--theme", theme] if theme else [])]
+    options += [*(["--readonly"] if readonly else []), *(["--ascii"] if ascii_only else [])]
+    serve((*command, *options), port)
 
 
 def show(

@@ -6,6 +6,7 @@ often the secret that lets one write there.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -28,7 +29,7 @@ QUEUE_LENGTH = 1_000
 """Alerts that wait to be told; what comes on top while a channel hangs is not told to it."""
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 30.0
-CLOSE_S = 5.0
+CLOSE_S = 10.0
 """For what still waits to be told when its manager ends."""
 WORDS_BYTES = 300
 """Of what a failing command said last."""
@@ -57,8 +58,8 @@ class Notifier:
         self._stopping = threading.Event()
         self._channels: dict[str, Callable[[bytes], None]] = {}
         if told.webhook is not None:
-            hook, url = told.webhook, url_of(told.webhook, environment)
-            self._channels["webhook"] = lambda body: post(hook, url, body, self._stopping)
+            hook = Poster(told.webhook, url_of(told.webhook, environment), self._stopping)
+            self._channels["webhook"] = hook.post
         if told.command is not None:
             command = told.command
             self._channels["command"] = lambda body: run(command, body)
@@ -131,32 +132,37 @@ def url_of(webhook: Webhook, environment: Mapping[str, str]) -> str:
     return url
 
 
-def post(webhook: Webhook, url: str, body: bytes, stopping: threading.Event) -> None:
-    """POST an alert, again after a while where that may help; `stopping` ends the wait.
+class Poster:
+    """POSTs alerts, again after a while where that may help; `stopping` ends the wait."""
 
-    Raises:
-        TellFailed: it did not get through.
-    """
-    retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(webhook.tries) | tenacity.stop_when_event_set(stopping),
-        wait=tenacity.wait_random_exponential(FIRST_RETRY_S, LONGEST_RETRY_S),
-        retry=tenacity.retry_if_exception_type(Busy),
-        sleep=tenacity.sleep_using_event(stopping),
-        reraise=True,
-    )
-    retrying(_post_once, url, body, webhook.timeout_s)
+    def __init__(self, webhook: Webhook, url: str, stopping: threading.Event) -> None:
+        self._webhook, self._url, self._host, self._stopping = webhook, url, httpx.URL(url).host, stopping
 
+    def post(self, body: bytes) -> None:
+        """Raises: TellFailed; it did not get through."""
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self._webhook.tries) | tenacity.stop_when_event_set(self._stopping),
+            wait=tenacity.wait_random_exponential(FIRST_RETRY_S, LONGEST_RETRY_S),
+            retry=tenacity.retry_if_exception_type(Busy),
+            sleep=tenacity.sleep_using_event(self._stopping),
+            reraise=True,
+        )
+        retrying(self._post_once, body)
 
-def _post_once(url: str, body: bytes, timeout_s: float) -> None:
-    host = httpx.URL(url).host
-    try:
-        answer = httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=timeout_s)
-    except httpx.TransportError as error:
-        raise Busy(f"{host} was not reached ({type(error).__name__})") from error
-    if answer.status_code == httpx.codes.TOO_MANY_REQUESTS or answer.is_server_error:
-        raise Busy(f"{host} answered {answer.status_code}")
-    if not answer.is_success:
-        raise TellFailed(f"{host} answered {answer.status_code}")
+    def _post_once(self, body: bytes) -> None:
+        try:
+            answer = self._client.post(self._url, content=body, headers={"Content-Type": "application/json"})
+        except httpx.TransportError as error:
+            raise Busy(f"{self._host} was not reached ({type(error).__name__})") from error
+        if answer.status_code == httpx.codes.TOO_MANY_REQUESTS or answer.is_server_error:
+            raise Busy(f"{self._host} answered {answer.status_code}")
+        if not answer.is_success:
+            raise TellFailed(f"{self._host} answered {answer.status_code}")
+
+    @functools.cached_property
+    def _client(self) -> httpx.Client:
+        """Made once, at the first alert: reading the certificates of the world takes a second on a busy machine."""
+        return httpx.Client(timeout=self._webhook.timeout_s)
 
 
 def run(command: AlertCommand, body: bytes) -> None:

@@ -7,18 +7,17 @@ and remembered in between.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
 from rocknroll.sandbox.alerts.fleet import CRASH_LOOP, DISK, LEAK, MEMORY_GROWTH, QUARANTINE, STALLED_QUEUE
 from rocknroll.sandbox.alerts.growth import Growth
 from rocknroll.sandbox.alerts.rule import Reading
-from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.lifecycle import State
+from rocknroll.sandbox.spec import SandboxSpec
 
 SLOW_LOOK_S = 60.0
 """Between two looks at what takes a moment."""
@@ -26,6 +25,32 @@ DISK_COUNTS_AS_BYTES = 20 << 30
 """A larger disk is nearly full by the same number of bytes as one of this size, not by the same share."""
 SHOWN = 3
 """Ids that a text names."""
+
+
+class HasStrays(Protocol):
+    """What is read of a runtime."""
+
+    async def strays(self, keep: Collection[str]) -> list[str]:
+        """See `Runtime.strays`."""
+
+
+class Watched(Protocol):
+    """What is read of a fleet; see `Fleet`."""
+
+    @property
+    def spec(self) -> SandboxSpec: ...
+
+    @property
+    def runtime(self) -> HasStrays: ...
+
+    def snapshot(self) -> list[dict[str, Any]]: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def failures(self) -> dict[str, int]: ...
+
+    def instances(self) -> set[str]: ...
+
 
 Leftovers = Callable[[], Awaitable[Sequence[str]]]
 """Names of what dead fleets left behind."""
@@ -39,7 +64,7 @@ class FleetReader:
 
     def __init__(
         self,
-        fleets: Mapping[str, Fleet],
+        fleets: Mapping[str, Watched],
         folders: Mapping[str, Path],
         process: str,
         leftovers: Leftovers | None = None,
@@ -52,7 +77,7 @@ class FleetReader:
         self._slow_at: float | None = None
 
     async def read(self, now: float) -> list[Reading]:
-        """Everything that there is to read; `now` by any clock that only goes forward."""
+        """Everything that there is to read; `now` in seconds since the epoch, by a clock that only goes forward."""
         if self._slow_at is None or now >= self._slow_at + SLOW_LOOK_S:
             self._slow_at = now
             self._growth.add(now, psutil.Process().memory_info().rss)
@@ -60,11 +85,11 @@ class FleetReader:
         return [
             *(reading for name, fleet in self._fleets.items() for reading in self._of_fleet(name, fleet)),
             *self._of_strangers(now),
-            self._of_memory(),
+            memory_reading(self._process, self._growth),
             *disk_readings(self._folders),
         ]
 
-    def _of_fleet(self, name: str, fleet: Fleet) -> Iterator[Reading]:
+    def _of_fleet(self, name: str, fleet: Watched) -> Iterator[Reading]:
         rows, metrics = {row["id"]: row for row in fleet.snapshot()}, fleet.metrics()
         failures = fleet.failures()
         worst = max(failures, key=failures.__getitem__, default=None)
@@ -102,17 +127,19 @@ class FleetReader:
             there = {name: since for (of, name), since in self._found_at.items() if of == kind}
             yield Reading(LEAK.name, kind, now - min(there.values()), _named(sorted(there)))
         overdue = {
-            row["id"]: time.time() - row["lease"]["deadline"]
+            row["id"]: now - row["lease"]["deadline"]
             for fleet in self._fleets.values()
             for row in fleet.snapshot()
-            if row["lease"] is not None and row["lease"]["deadline"] < time.time()
+            if row["lease"] is not None and row["lease"]["deadline"] < now
         }
         if overdue:
             yield Reading(LEAK.name, "leases past their deadline", max(overdue.values()), _named(sorted(overdue)))
 
-    def _of_memory(self) -> Reading:
-        grown = self._growth.grown_bytes() / (1 << 20)
-        return Reading(MEMORY_GROWTH.name, self._process, grown, f"process {os.getpid()} {self._growth}")
+
+def memory_reading(process: str, growth: Growth) -> Reading:
+    """How much this process has grown; `process`: what alerts call it."""
+    detail = f"process {os.getpid()} {growth}"
+    return Reading(MEMORY_GROWTH.name, process, growth.grown_bytes() / (1 << 20), detail)
 
 
 def disk_readings(folders: Mapping[str, Path]) -> Iterator[Reading]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rocknroll.sandbox.alerts.alarm import Alarm, steady_clock
+from rocknroll.sandbox.alerts.alarm import Alarm
 from rocknroll.sandbox.alerts.board import RESOLVED_KEPT, Board
+from rocknroll.sandbox.alerts.clock import steady_clock
 from rocknroll.sandbox.alerts.config import FleetAlerts
 from rocknroll.sandbox.alerts.fleet import fleet_rules
 from rocknroll.sandbox.alerts.notify import Notifier
@@ -91,9 +92,13 @@ class FleetWatch:
             await asyncio.sleep(self._every_s)
 
     def _record(self, alert: Alert) -> None:
-        """A row and an event. On a full disk, of which an alert may tell, neither can be written."""
+        """A line in the log, a row and an event; on a full disk, of which an alert may tell, only the line."""
+        if alert.resolved is None:
+            _log.warning("alert %s (%s): %s", alert.rule, alert.severity, alert.text)
+        else:
+            _log.warning("alert %s on %s is over after %.0f s", alert.rule, alert.subject, alert.resolved - alert.since)
         kind = RAISED if alert.resolved is None else RESOLVED
-        with contextlib.suppress(StoreFailed):  # it is in the log, and told to whom it may concern
+        with contextlib.suppress(StoreFailed):
             self._store.put_alert(alert)
             self._store.add_event(alert.subject, kind, f"{alert.rule}: {alert.text}")
 

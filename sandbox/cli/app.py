@@ -43,7 +43,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "bench": machine.bench,
     "completion": machine.completion,
 }
-_FROM_ABOVE = ("rocknroll.dashboard.cli",)
+_FROM_ABOVE = ("rocknroll.dashboard.cli", "rocknroll.dashboard.demo.cli")
 """Modules of higher layers that have commands for `rock`; by name, because nothing here depends on them."""
 _IMAGE_COMMANDS: dict[str, Callable[..., None]] = {"build": image.build, "list": image.list_, "commit": image.commit}
 for _group, _commands in ((app, _COMMANDS), (_images, _IMAGE_COMMANDS)):

@@ -84,6 +84,7 @@ def _summarise(folder: RunFolder, as_json: bool) -> None:
             "iterations": len(metrics),
             "finished": finished,
             "evaluations": rows,
+            "alerts": [alert.to_json() for alert in folder.alerts()],
             "last_metrics": last,
         }
     )
