@@ -27,9 +27,11 @@ def of_200() -> Pretence:
 
 
 @asynccontextmanager
-async def opened(source: Source, size: tuple[int, int] = (100, 30)) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
+async def opened(
+    source: Source, size: tuple[int, int] = (100, 30), interval_s: float = 0.2
+) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
     """The application, once it has seen something."""
-    app = Dashboard(source, interval_s=0.2, clock=lambda: NOW + 14)
+    app = Dashboard(source, interval_s=interval_s, clock=lambda: NOW + 14)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.verdict is not None)
         yield app, pilot
