@@ -33,7 +33,7 @@ from rocknroll.dashboard.snapshot import SandboxFacts, Snapshot
 from rocknroll.dashboard.source import Source, SourceAway, SourceRefused
 from rocknroll.dashboard.text import duration, one_line
 from rocknroll.dashboard.verdict import Level, Verdict, judge
-from rocknroll.dashboard.view import View
+from rocknroll.dashboard.view import View, say
 from rocknroll.dashboard.views import VIEWS
 from rocknroll.sandbox.cli.exit_codes import ExitCode
 
@@ -162,8 +162,8 @@ class Dashboard(App[None]):
             self.used.append({one.id: (one.cpu or 0.0, float(one.memory_bytes or 0)) for one in seen.fleet.sandboxes})
 
     def _show(self) -> None:
-        """Draw what is known on whatever is shown."""
-        if self.seen is None or not self.screen_stack:
+        """Draw what is known on whatever is shown. What arrives while the application ends is not drawn any more."""
+        if self.seen is None or not self.is_running:
             return
         self.screen_stack[0].set_class(bool(self.away), "away")
         self._say_verdict()
@@ -176,12 +176,12 @@ class Dashboard(App[None]):
         line = self.screen_stack[0].query_one("#verdict", Static)
         for level in Level:
             line.set_class(self.verdict is not None and self.verdict.level is level, str(level))
-        line.update(Text("looking …" if self.verdict is None else str(self.verdict), no_wrap=True, overflow="ellipsis"))
-        tabs = Text(no_wrap=True)
+        say(line, "looking …" if self.verdict is None else str(self.verdict))
+        tabs = Text()
         for number, name in enumerate(VIEWS, start=1):
             tabs.append(f"{number} {name.capitalize()}", "reverse" if name == self.view.id else "")
             tabs.append(" ")
-        self.screen_stack[0].query_one("#tabs", Static).update(tabs)
+        say(self.screen_stack[0].query_one("#tabs", Static), tabs)
 
     def action_view(self, name: str) -> None:
         """Show one of the views, with what is known."""

@@ -7,7 +7,7 @@ a removal or a new order tens of them. Here a refresh sorts the items and draws 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Generic
+from typing import ClassVar, Generic, NamedTuple
 
 from rich.cells import set_cell_size
 from rich.segment import Segment
@@ -26,6 +26,14 @@ GUTTER = 2
 """Cells before the first column: whether a row is marked."""
 HEADER = 1
 SORTED = {False: "↑", True: "↓"}
+
+
+class _Line(NamedTuple):
+    """Everything that a line's looks depend on, but the theme."""
+
+    scrolled: int
+    cursor: bool
+    cells: list[Cell]
 
 
 class Grid(ScrollView, Generic[ItemT], can_focus=True):
@@ -83,8 +91,9 @@ class Grid(ScrollView, Generic[ItemT], can_focus=True):
         self.picked = layout.columns[0].key
         """Column that shift-o sorts by."""
         self._at = 0.0
-        self._drawn: dict[int, tuple[object, ...]] = {}
+        self._drawn: dict[int, _Line] = {}
         """What each line of the screen showed when it was last drawn."""
+        self._styles_of: dict[tuple[str, bool, bool], Style] = {}
 
     def give(self, items: Sequence[ItemT], at: float) -> None:
         """New items, and the time that ages are counted to."""
@@ -120,10 +129,11 @@ class Grid(ScrollView, Generic[ItemT], can_focus=True):
         return "".join(text for text, _ in self._cells(y))
 
     def render_line(self, y: int) -> Strip:
-        self._drawn[y] = self._state(y)
-        segments = [Segment(text, self._style(y, tone)) for text, tone in self._cells(y)]
+        state = self._drawn[y] = self._state(y)
+        header, cursor = y < HEADER, state.cursor
+        segments = [Segment(text, self._style(tone, header, cursor)) for text, tone in state.cells]
         width = max(self.virtual_size.width, self.size.width)
-        base = self._style(y, "")
+        base = self._style("", header, cursor)
         left = self.scroll_offset.x
         return Strip(segments).adjust_cell_length(width, base).crop(left, left + self.size.width)
 
@@ -138,9 +148,8 @@ class Grid(ScrollView, Generic[ItemT], can_focus=True):
                 self.refresh(Region(0, y, self.size.width, 1))
         self.post_message(self.Moved())
 
-    def _state(self, y: int) -> tuple[object, ...]:
-        """Everything that a line's looks depend on, but the theme."""
-        return (self.scroll_offset.x, self._index(y) == self.listing.cursor, *self._cells(y))
+    def _state(self, y: int) -> _Line:
+        return _Line(self.scroll_offset.x, self._index(y) == self.listing.cursor, self._cells(y))
 
     def _index(self, y: int) -> int | None:
         """Of the item on a line of the screen; None where there is none."""
@@ -170,11 +179,22 @@ class Grid(ScrollView, Generic[ItemT], can_focus=True):
     def _title_tone(self, key: str) -> str:
         return "picked" if key == self.picked and self.has_focus else "header"
 
-    def _style(self, y: int, tone: str) -> Style:
-        if y < HEADER:
+    def notify_style_update(self) -> None:
+        self._styles_of.clear()
+        super().notify_style_update()
+
+    def _style(self, tone: str, header: bool, cursor: bool) -> Style:
+        """Remembered, for Textual computes it anew from all that is around the widget."""
+        key = (tone, header, cursor)
+        if key not in self._styles_of:
+            self._styles_of[key] = self._computed_style(*key)
+        return self._styles_of[key]
+
+    def _computed_style(self, tone: str, header: bool, cursor: bool) -> Style:
+        if header:
             return self.get_component_rich_style(f"grid--{tone or 'header'}")
         style = self.get_component_rich_style(f"grid--{tone}", partial=True) if tone else Style.null()
-        if self._index(y) == self.listing.cursor:
+        if cursor:
             return style + self.get_component_rich_style("grid--cursor")
         return self.rich_style + style
 

@@ -15,6 +15,8 @@ _UNITS = ("B", "K", "M", "G", "T")
 
 def plain(text: str) -> str:
     """Text of several lines, without escape sequences and anything else that is not seen where it stands."""
+    if text.isprintable():
+        return text
     return "".join(_seen(character) for character in printable(text.replace("\r\n", "\n")))
 
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.text import Text
 from textual.containers import Vertical
+from textual.widgets import Static
 
 from rocknroll.dashboard.grid import Grid
 from rocknroll.dashboard.snapshot import Snapshot
+
+
+def say(line: Static, text: str | Text) -> None:
+    """Write a line whose size is fixed, without the layout of the whole screen that Textual would do for it."""
+    if isinstance(text, str):
+        text = Text(text)
+    if line.content != text:
+        line.update(text, layout=False)
 
 
 class View(Vertical):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, cast
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -21,7 +20,7 @@ from rocknroll.dashboard.plot import curve
 from rocknroll.dashboard.snapshot import AlertFacts, EventFacts, GroupFacts, SandboxFacts, Snapshot, TrajectoryFacts
 from rocknroll.dashboard.source import SourceAway, SourceRefused
 from rocknroll.dashboard.text import one_line
-from rocknroll.dashboard.view import View
+from rocknroll.dashboard.view import View, say
 
 if TYPE_CHECKING:
     from rocknroll.dashboard.app import Dashboard
@@ -68,7 +67,7 @@ class TableView(View, Generic[ItemT]):
         self.note(" · ".join(parts))
 
     def note(self, text: str) -> None:
-        self.query_one(".note", Static).update(Text(text, no_wrap=True, overflow="ellipsis"))
+        say(self.query_one(".note", Static), text)
 
 
 class SandboxesView(TableView[SandboxFacts]):

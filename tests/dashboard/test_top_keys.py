@@ -27,9 +27,11 @@ def of_200() -> Pretence:
 
 
 @asynccontextmanager
-async def opened(source: Source, size: tuple[int, int] = (100, 30)) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
+async def opened(
+    source: Source, size: tuple[int, int] = (100, 30), interval_s: float = 0.2
+) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
     """The application, once it has seen something."""
-    app = Dashboard(source, interval_s=0.05, clock=lambda: NOW + 14)
+    app = Dashboard(source, interval_s=interval_s, clock=lambda: NOW + 14)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.verdict is not None)
         yield app, pilot
@@ -161,7 +163,7 @@ async def test_jumping_takes_the_beginning_of_a_views_name() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, EpisodePage) and "take apple" in screen(app))
         await pilot.press("c")
-        assert isinstance(app.screen, EpisodePage) and app.screen.signal == "sigma"
+        assert isinstance(app.screen, EpisodePage) and app.screen.signal == "probability"
         await pilot.press("colon", *"moon", "enter")
         await until(pilot, said(app)("no view 'moon'"))
 
@@ -199,7 +201,7 @@ async def test_what_agents_write_neither_drives_the_terminal_nor_is_markup() -> 
 
 @pytest.mark.asyncio
 async def test_ascii_draws_nothing_else() -> None:
-    app = Dashboard(of_200(), ascii_only=True, interval_s=0.05)
+    app = Dashboard(of_200(), ascii_only=True, interval_s=0.2)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.verdict is not None)
         for key in ("1", "2", "4", "question_mark"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Only ever waited in full when a test fails."""
 
 
