@@ -23,6 +23,7 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.widgets import ContentSwitcher, Footer, Input, Static
+from textual.worker import WorkerFailed
 
 from rocknroll.dashboard.ascii_filter import AsciiFilter
 from rocknroll.dashboard.dialogs import ColumnPicker, Confirm, Help, KeyLine
@@ -41,6 +42,8 @@ HISTORY = 60
 """Snapshots of which the use of CPU and memory is kept, for a sandbox's own page."""
 NARROW, WIDE = 0, 110
 NOTICE_S = 6.0
+NOT_TYPED = "super+"
+"""Keys of desktop terminals that most others cannot send."""
 
 
 class Seen(Message):
@@ -203,7 +206,7 @@ class Dashboard(App[None]):
     def action_keys(self) -> None:
         lines: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for key, active in self.screen.active_bindings.items():
-            if active.enabled and active.binding.description:
+            if active.enabled and active.binding.description and not key.startswith(NOT_TYPED):
                 shown = self.get_key_display(active.binding)
                 lines.setdefault((active.binding.action, active.binding.description), []).append((key, shown))
         self.push_screen(
@@ -357,7 +360,7 @@ class Dashboard(App[None]):
         self.notify(f"{done} {_names(chosen)}.", timeout=NOTICE_S, markup=False)
 
     def _handle_exception(self, error: Exception) -> None:
-        self.failure = self.failure or error
+        self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)
         super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
