@@ -89,7 +89,7 @@ async def make_app(command: Sequence[str], origin: str, token: str) -> web.Appli
     """The application behind `origin` (`host:port`), for those who have `token`."""
     from textual_serve.server import Server
 
-    class Quiet(Server):  # type: ignore[misc]
+    class Quiet(Server):
         async def on_startup(self, app: web.Application) -> None:
             """It would print a banner on stdout, which is for the URL."""
 
