@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
@@ -46,7 +47,7 @@ class FleetSource:
     async def snapshot(self) -> Snapshot:
         async with self._asking():
             seen = await self._client.overview(EVENTS)
-        return Snapshot(seen["at"], fleet=_fleet(self.title, seen))
+        return Snapshot(seen["at"], fleet=await asyncio.to_thread(_fleet, self.title, seen))
 
     async def describe(self, sandbox_id: str) -> Description:
         async with self._asking():
@@ -121,4 +122,9 @@ def _latency(row: Mapping[str, Any] | None) -> Latency | None:
 
 def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
     """What this version shows of a row; a newer service may say more."""
-    return {each.name: row[each.name] for each in fields(kind) if each.name in row}
+    return {name: row[name] for name in _names(kind) if name in row}
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))

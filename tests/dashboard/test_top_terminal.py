@@ -113,6 +113,12 @@ def ended(terminal: Terminal, code: int) -> str:
     return terminal.until(lambda shown: f"code {code}\n" in shown, f"it ended with {code}")
 
 
+def resized(terminal: Terminal, width: int, height: int) -> None:
+    """Another size, and the footer on its last line."""
+    terminal.tmux("resize-window", "-x", str(width), "-y", str(height))
+    terminal.until(lambda shown: "q Quit" in shown.split("\n")[height - 1], f"{width} by {height}")
+
+
 def back_at_the_table(terminal: Terminal) -> None:
     """Leave whatever a key has opened, as a person would."""
     deadline_s = time.monotonic() + WAIT_S
@@ -127,9 +133,9 @@ def test_it_starts_follows_the_size_takes_every_key_of_its_help_and_quits(termin
     before = terminal.settings(), terminal.modes()
     terminal.start()
     assert terminal.modes() != before[1]
-    terminal.tmux("resize-window", "-x", "130", "-y", "40")
+    resized(terminal, 130, 40)
     terminal.until(lambda shown: any("Fleet" in line and "Run alfworld" in line for line in shown.splitlines()), "wide")
-    terminal.tmux("resize-window", "-x", "80", "-y", "24")
+    resized(terminal, 80, 24)
     terminal.keys("2")
     terminal.until(lambda shown: "LAST ERROR" in shown, "the table")
     asked = [sys.executable, str(HERE / "top_pretended.py"), "--keys"]
