@@ -50,6 +50,7 @@ COPY src src
 COPY sandbox sandbox
 COPY envs envs
 COPY trainer trainer
+COPY dashboard dashboard
 COPY recipes recipes
 RUN (cd /wheels && install-packages --no-deps --prefix /opt/project /source) \
     && /opt/rocknroll/bin/python -m compileall -q -j 0 /opt/project

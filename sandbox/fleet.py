@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rocknroll.sandbox import owner as processes
+from rocknroll.sandbox.activity import Activity
 from rocknroll.sandbox.decisions import Decision, Discard, Note, Probe, Revoke, Start
 from rocknroll.sandbox.errors import (
     FleetClosed,
@@ -35,7 +36,7 @@ from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.ledger import Ledger, lease_again
 from rocknroll.sandbox.lifecycle import Event, State
 from rocknroll.sandbox.live import Live, instance_id
-from rocknroll.sandbox.pool import Pool
+from rocknroll.sandbox.pool import Member, Pool
 from rocknroll.sandbox.runtimes.base import Instance, Runtime
 from rocknroll.sandbox.spec import SandboxSpec
 from rocknroll.sandbox.store import EventRow, LeaseRow, SandboxRow, Store
@@ -240,6 +241,16 @@ class Fleet:
         self._pool.restart(sandbox_id, time.monotonic())
         self._settle()
 
+    def remove(self, sandbox_id: str) -> None:
+        """An operator's wish: end it, and keep its place empty until a restart."""
+        self._pool.remove(sandbox_id, time.monotonic())
+        self._settle()
+
+    def latencies_s(self) -> tuple[list[float], list[float]]:
+        """How long the newest starts took, and what the present holders asked for last."""
+        activities = [self._activity(member) for member in self._pool.members.values()]
+        return list(self._instances.started_s), [s for each in activities if each is not None for s in each.took_s]
+
     def metrics(self) -> dict[str, float]:
         """Counters since start, and sandboxes by state (`state_READY`, …)."""
         states = Counter(member.state for member in self._pool.members.values())
@@ -255,6 +266,14 @@ class Fleet:
         """Why no sandbox can ever become READY again; empty while one can."""
         return self._pool.exhausted()
 
+    def failures(self) -> dict[str, int]:
+        """How often each sandbox failed within its restart window; those that did not are left out."""
+        return self._pool.failures(time.monotonic())
+
+    def instances(self) -> set[str]:
+        """Ids of the instances that its sandboxes run in, or that are being started for them."""
+        return {instance_id(member.id, member.generation) for member in self._pool.members.values()}
+
     def instance(self, sandbox_id: str) -> Instance | None:
         """What runs there now; None between two instances."""
         live = self._instances.get(sandbox_id)
@@ -263,7 +282,7 @@ class Fleet:
     def snapshot(self) -> list[dict[str, Any]]:
         """Every sandbox as `rock ps` shows it. Looking renews nothing."""
         return [
-            describe(member, self.spec, self.runtime, self._instances.get(member.id))
+            describe(member, self.spec, self.runtime, self._instances.get(member.id), self._activity(member))
             for member in self._pool.members.values()
         ]
 
@@ -376,6 +395,10 @@ class Fleet:
                     detail = f"on {live.instance.node}"
                 self._ledger.event(sandbox_id, kind, detail)
                 self._ledger.sandbox(sandbox_id, self._pool.members.get(sandbox_id), live)
+
+    def _activity(self, member: Member) -> Activity | None:
+        held = None if member.lease is None else self._holders.get(member.lease.token)
+        return None if held is None else held.activity
 
     def _end_lease(self, token: int, outcome: str) -> None:
         self._holders.end(token, outcome)

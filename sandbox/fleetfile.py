@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from rocknroll.sandbox import strict_yaml
+from rocknroll.sandbox.alerts.config import FleetAlerts
 from rocknroll.sandbox.cluster import LOCAL
 from rocknroll.sandbox.config_errors import Schema, explain, kind
 from rocknroll.sandbox.errors import SpecInvalid
@@ -100,6 +101,7 @@ class FleetFile(Model):
     """Folder of the record, the socket, the log and the sandboxes' files; None leaves it to the command."""
     listen: Listen = Listen()
     cluster: Cluster = Cluster()
+    alerts: FleetAlerts = FleetAlerts()
     pools: dict[str, PoolConfig] = Field(min_length=1)
 
 

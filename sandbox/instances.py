@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,6 +21,7 @@ from rocknroll.sandbox.spec import SandboxSpec
 from rocknroll.sandbox.store import SandboxRow
 
 ERROR_TEXT_CHARS = 4_000
+STARTS_KEPT = 256
 
 
 class Instances:
@@ -32,6 +34,8 @@ class Instances:
         self._tasks: set[asyncio.Task[None]] = set()
         self.start_s = 0.0
         """Seconds that all successful starts took together."""
+        self.started_s: deque[float] = deque(maxlen=STARTS_KEPT)
+        """Seconds that each of the newest took."""
 
     def get(self, sandbox_id: str) -> Live | None:
         """What exists of a sandbox now."""
@@ -94,7 +98,8 @@ class Instances:
         else:
             self._live[sandbox_id] = live
             if self._pool.started(sandbox_id, generation, time.monotonic()):
-                self.start_s += time.monotonic() - began_s
+                self.started_s.append(time.monotonic() - began_s)
+                self.start_s += self.started_s[-1]
                 self.listen(sandbox_id)
             else:
                 del self._live[sandbox_id]

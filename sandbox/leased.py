@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rocknroll.sandbox import transfer
+from rocknroll.sandbox.activity import Activity
 from rocknroll.sandbox.agent.commands import WINDOW_BYTES
 from rocknroll.sandbox.agent.output import DEFAULT_OUTPUT_BYTES
 from rocknroll.sandbox.channel import Channel, Exchange, Header
@@ -57,6 +59,7 @@ class LeasedSandbox:
         """The environment that was made in it before it became READY."""
         self.python = python
         """Command of the Python interpreter inside."""
+        self.activity = Activity()
         self._keeper, self._lease, self._channel = keeper, lease, channel
         self._over = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -95,12 +98,16 @@ class LeasedSandbox:
         """
         self._check()
         fields = {"token": self._lease.token, "timeout_s": timeout_s, **header}
+        asked_s = time.monotonic()
+        self.activity.asked(op, asked_s)
         try:
             return await self._channel.request(op, fields, body, timeout_s + REPLY_GRACE_S)
         except RequestTimeout:
             raise
         except SandboxLost as lost:
             raise type(lost)(f"{self.id} was lost: {self._over or lost}") from None
+        finally:
+            self.activity.answered(op, asked_s, time.monotonic())
 
     def exchange(self, op: str, header: Header, timeout_s: float) -> Exchange:
         """A request that goes on, under this lease's token.
@@ -109,6 +116,7 @@ class LeasedSandbox:
             LeaseLost: the lease is over. SandboxLost: the sandbox is.
         """
         self._check()
+        self.activity.asked(op, time.monotonic())
         return self._channel.exchange(op, {"token": self._lease.token, "timeout_s": timeout_s, **header})
 
     async def exec(

@@ -20,7 +20,7 @@ class State(StrEnum):
     DEAD = "DEAD"
     RESTARTING = "RESTARTING"
     QUARANTINED = "QUARANTINED"
-    """Failed too often; left alone until an operator restarts it."""
+    """Failed too often, or was taken out of service; left alone until an operator restarts it."""
     STOPPED = "STOPPED"
 
 
@@ -42,6 +42,8 @@ class Event(StrEnum):
     """The process is gone, or too many probes were missed."""
     RESTARTED = "restarted"
     QUARANTINED = "quarantined"
+    REMOVED = "removed"
+    """An operator took it out of service."""
     STOPPED = "stopped"
 
 
@@ -72,6 +74,7 @@ _TABLE: dict[tuple[State, Event], State] = {
     (_S.DEAD, _E.QUARANTINED): _S.QUARANTINED,
     (_S.QUARANTINED, _E.RESTARTED): _S.RESTARTING,
 }
+_TABLE.update({(state, _E.REMOVED): _S.QUARANTINED for state in State if state is not _S.STOPPED})
 _TABLE.update({(state, _E.STOPPED): _S.STOPPED for state in State if state is not _S.STOPPED})
 
 TABLE: Mapping[tuple[State, Event], State] = MappingProxyType(_TABLE)

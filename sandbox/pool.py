@@ -20,6 +20,7 @@ UNAVAILABLE_RETRY_S = 1.0
 """Between two tries while the runtime itself does not answer."""
 TRIM_AFTER_S = 30.0
 """An instance more than wanted is kept this long: the next lease may want it."""
+REMOVED = "taken out of service by an operator"
 SUSPICION_SPEEDUP = 4
 """A SUSPECT sandbox is probed this many times as often, so that doubt ends soon either way."""
 
@@ -283,12 +284,25 @@ class Pool:
             self._move(member, Event.RESTARTED, now_s)
             member.restarts += 1
 
+    def remove(self, sandbox_id: str, now_s: float) -> None:
+        """An operator's wish: it ends, and its place stays empty until a restart."""
+        member = self.members[sandbox_id]
+        self._give_up(member, REMOVED)
+        member.last_error = REMOVED
+        self._move(member, Event.REMOVED, now_s)
+
     def stop(self, now_s: float) -> None:
         """Everything ends; leases are revoked, instances discarded."""
         for member in self.members.values():
             if member.state is not State.STOPPED:
                 self._give_up(member, "the fleet is closing")
                 self._move(member, Event.STOPPED, now_s)
+
+    def failures(self, now_s: float) -> dict[str, int]:
+        """How often each member failed within its restart window; those that did not are left out."""
+        begin_s = now_s - self.spec.restart.window_s
+        counts = {member.id: sum(at_s > begin_s for at_s in member.failures_s) for member in self.members.values()}
+        return {sandbox_id: count for sandbox_id, count in counts.items() if count}
 
     def exhausted(self) -> str:
         """Why no member can ever be READY again; empty while one can."""

@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rocknroll.sandbox.activity import quantiles
+from rocknroll.sandbox.alerts.watch import FleetWatch
 from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.sandbox.errors import (
     AmbiguousId,
@@ -29,17 +32,20 @@ from rocknroll.sandbox.fleet import STARTS_PER_CORE, Fleet
 from rocknroll.sandbox.fleetfile import FleetFile, PoolConfig
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.nodes import cluster_runtime
+from rocknroll.sandbox.nodes import cluster_runtime, this_node
 from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.state_folder import StateFolder
 from rocknroll.sandbox.store import EventRow, LeaseRow, Store
+from rocknroll.sandbox.usage import Usage
 
 DURABLE_S = 60.0
 """How long sandboxes outlive a killed manager, for the next one to take over."""
 HIDDEN = "(hidden)"
 """In place of variables' values, which may be secret."""
 UP = frozenset({State.READY, State.LEASED, State.SUSPECT})
+NO_COUNTERS = frozenset({"waiting", "start_s_mean", *(f"state_{state}" for state in State)})
+"""Of `Fleet.metrics`: what is not a number of events."""
 
 
 def _process(fleet_id: str, folder: Path) -> Runtime:
@@ -92,7 +98,9 @@ class Site:
         self._starts: int | None = None
         """At once, unless a pool says; None leaves it to the fleet, which knows this machine's cores."""
         self._store: _ToldStore
+        self._watch: FleetWatch
         self._stack = contextlib.AsyncExitStack()
+        self._usage = Usage()
 
     async def __aenter__(self) -> Self:
         """Take the folder and bring the pools up in the background; returns before they are READY.
@@ -110,10 +118,13 @@ class Site:
             await self._open_runtimes(stack)
             for name, pool in self.config.pools.items():
                 self.fleets[name] = self._fleet(pool)
+            folders = {"the state folder": self.state.path}
+            self._watch = FleetWatch(self.config.alerts, self.fleets, folders, self._store)
             await self._adopt()
             # Closed last, when the fleets are: their leases end with them.
             for fleet in self.fleets.values():
                 await stack.enter_async_context(fleet)
+            await stack.enter_async_context(self._watch)
             self._stack = stack.pop_all()
         return self
 
@@ -182,6 +193,36 @@ class Site:
             "events": [event_json(event) for event in self._store.history(row["id"])],
         }
 
+    async def overview(self, events: int) -> dict[str, Any]:
+        """All that a dashboard shows in one refresh: pools, sandboxes and what they use, events, alerts,
+        figures."""
+        rows = self.snapshot()
+        here = {row["id"]: row["pid"] for row in rows if row["pid"] and row["node"] == this_node()}
+        used = await self._usage.of(here)
+        for row in rows:
+            if row["id"] in here and row["id"] in used:
+                row |= {"cpu": used[row["id"]].cpu, "memory_bytes": used[row["id"]].memory_bytes}
+            limits = self.fleets[row["pool"]].spec.resources
+            row |= {"cpu_limit": limits.cpus, "memory_limit_bytes": limits.memory_bytes}
+        counters: Counter[str] = Counter()
+        starts_s, execs_s = [], []
+        for fleet in self.fleets.values():
+            counters.update({name: count for name, count in fleet.metrics().items() if name not in NO_COUNTERS})
+            started_s, worked_s = fleet.latencies_s()
+            starts_s += started_s
+            execs_s += worked_s
+        return {
+            "at": time.time(),
+            "began": self.began,
+            "pools": self.pools(),
+            "sandboxes": rows,
+            "events": [event_json(event) for event in self.newest_events(events)],
+            "alerts": self.alerts(),
+            "counters": dict(counters),
+            "starts": quantiles(starts_s),
+            "execs": quantiles(execs_s),
+        }
+
     def pools(self) -> list[dict[str, Any]]:
         """Every pool: what is wanted, and how many sandboxes are in which state."""
         found = []
@@ -201,6 +242,14 @@ class Site:
                 }
             )
         return found
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Alerts as `Alert.to_json` has them: the open ones, oldest first, then those that are over, newest first."""
+        return [alert.to_json() for alert in self._watch.alerts()]
+
+    def alerts_raised(self) -> dict[str, int]:
+        """Alerts since the manager began, by rule."""
+        return dict(self._watch.raised)
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """`Fleet.metrics` by pool."""
@@ -253,6 +302,16 @@ class Site:
         """
         fleet, row = self._find(sandbox_id)
         fleet.restart(row["id"])
+        return str(row["id"])
+
+    def remove(self, sandbox_id: str) -> str:
+        """An operator's wish: end it, and keep its place empty until a restart. Returns the sandbox's whole id.
+
+        Raises:
+            NotFound: there is none.
+        """
+        fleet, row = self._find(sandbox_id)
+        fleet.remove(row["id"])
         return str(row["id"])
 
     async def commit(self, sandbox_id: str, tag: str) -> str:

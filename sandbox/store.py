@@ -1,4 +1,4 @@
-"""What the fleet remembers: sandboxes, leases and events, in SQLite.
+"""What the fleet remembers: sandboxes, leases, events and alerts, in SQLite.
 
 A file (mode 0600, for it holds the secrets of running sandboxes; WAL, so that others may read while
 the fleet writes) or `:memory:`. A fleet that starts on the file of one that was killed finds its
@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rocknroll.sandbox.alerts.rule import Alert
 from rocknroll.sandbox.errors import StoreFailed
 from rocknroll.sandbox.lease import Lease, Tokens
 
 EVENTS_KEPT = 100_000
 LEASES_KEPT = 100_000
 """By token; open ones always stay."""
+ALERTS_KEPT = 10_000
+"""That are over."""
 PRUNE_EVERY = 1_000
 BUSY_TIMEOUT_S = 5.0
 LAYOUT = 2
@@ -40,6 +43,9 @@ CREATE INDEX IF NOT EXISTS leases_open ON leases(sandbox_id) WHERE ended IS NULL
 CREATE TABLE IF NOT EXISTS events(
     seq INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, sandbox_id TEXT NOT NULL,
     kind TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS alerts(
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, rule TEXT NOT NULL, subject TEXT NOT NULL, severity TEXT NOT NULL,
+    since REAL NOT NULL, text TEXT NOT NULL, resolved REAL, UNIQUE(rule, subject, since));
 CREATE TABLE IF NOT EXISTS fleet(
     row INTEGER PRIMARY KEY CHECK (row = 0), id TEXT NOT NULL, last_token INTEGER NOT NULL);
 PRAGMA user_version = {LAYOUT};
@@ -185,6 +191,10 @@ class Store:
                 "DELETE FROM leases WHERE ended IS NOT NULL AND token <= (SELECT last_token FROM fleet) - ?",
                 (LEASES_KEPT,),
             )
+            self._run(
+                "DELETE FROM alerts WHERE resolved IS NOT NULL AND seq <= (SELECT MAX(seq) FROM alerts) - ?",
+                (ALERTS_KEPT,),
+            )
 
     def events(self, after: int = 0, limit: int = 1_000) -> list[EventRow]:
         """Events with a sequence number above `after`, oldest first."""
@@ -195,6 +205,24 @@ class Store:
         """The newest events, of one sandbox or of all, oldest first."""
         query = "SELECT * FROM events WHERE sandbox_id = ? OR ? IS NULL ORDER BY seq DESC LIMIT ?"
         return [EventRow(*row) for row in self._run(query, (sandbox_id, sandbox_id, limit))][::-1]
+
+    def put_alert(self, alert: Alert) -> None:
+        """An alert that was raised or resolved."""
+        row = (alert.rule, alert.subject, alert.severity, alert.since, alert.text, alert.resolved)
+        self._run(
+            "INSERT INTO alerts(rule, subject, severity, since, text, resolved) VALUES(?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT(rule, subject, since) DO UPDATE SET resolved = excluded.resolved",
+            row,
+        )
+
+    def alerts(self, resolved: int) -> list[Alert]:
+        """Every open alert and the newest so many that are over, oldest first."""
+        rows = self._run(
+            "SELECT rule, subject, severity, since, text, resolved FROM alerts WHERE resolved IS NULL OR seq IN"
+            " (SELECT seq FROM alerts WHERE resolved IS NOT NULL ORDER BY seq DESC LIMIT ?) ORDER BY seq",
+            (resolved,),
+        )
+        return [Alert(*row) for row in rows]
 
     def close(self) -> None:
         self._db.close()

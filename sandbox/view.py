@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rocknroll.sandbox.activity import Activity
 from rocknroll.sandbox.live import Live
 from rocknroll.sandbox.pool import Member
 from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.spec import SandboxSpec
 
 
-def describe(member: Member, spec: SandboxSpec, runtime: Runtime, live: Live | None) -> dict[str, Any]:
-    """`deadline` is in seconds since the epoch. Nothing here is a secret."""
+def describe(
+    member: Member, spec: SandboxSpec, runtime: Runtime, live: Live | None, activity: Activity | None
+) -> dict[str, Any]:
+    """`deadline`, `since` and `active` are in seconds since the epoch. Nothing here is a secret."""
     lease = member.lease
+    epoch_s = time.time() - time.monotonic()
     return {
         "id": member.id,
         "pool": spec.name,
@@ -25,9 +29,12 @@ def describe(member: Member, spec: SandboxSpec, runtime: Runtime, live: Live | N
         and {
             "owner": lease.owner,
             "token": lease.token,
-            "deadline": time.time() + lease.deadline_s - time.monotonic(),
+            "deadline": epoch_s + lease.deadline_s,
         },
         "pid": live and live.instance.pid,
         "restarts": member.restarts,
         "last_error": member.last_error or None,
+        "since": epoch_s + member.since_s if member.since_s else None,  # None: as since the manager began
+        "active": None if activity is None or activity.last_s is None else epoch_s + activity.last_s,
+        "step": None if activity is None else activity.steps,
     }

@@ -15,7 +15,7 @@ from rocknroll.trainer.cli.app import app
 from rocknroll.trainer.trackers import TRACKERS
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("sandbox", "envs", "trainer", "recipes")
+FOLDERS = ("sandbox", "envs", "trainer", "dashboard", "recipes")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 

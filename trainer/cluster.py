@@ -8,8 +8,7 @@ this process's: they end with it, however it ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -18,25 +17,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rocknroll.sandbox.cluster import ClusterChoice, join, leave
 from rocknroll.trainer.demand import Bundle, first_line, learner_demand, missing
 from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost
 from rocknroll.trainer.rank_processes import ENDING_S, LOADING_S, RankTask
-
-
-@contextmanager
-def on_cluster(choice: ClusterChoice) -> Iterator[str]:
-    """Joined to that cluster; gives this machine's address in it.
-
-    Raises:
-        ClusterUnavailable: it does not take this process: another version of Ray or Python, or a machine outside it.
-    """
-    joined = join(choice)
-    try:
-        yield str(ray.util.get_node_ip_address())
-    finally:
-        if joined:
-            leave()
 
 
 class RankActors:

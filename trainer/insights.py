@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rocknroll.trainer.experience import Experience
+if TYPE_CHECKING:
+    from rocknroll.trainer.experience import Experience
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rocknroll.sandbox.cluster import check_installed, choose_cluster
+from rocknroll.sandbox.cluster import check_installed, choose_cluster, on_cluster
 from rocknroll.trainer.device_map import assign
 from rocknroll.trainer.engines.cores import hold_process, share_of
 from rocknroll.trainer.errors import LearnerRankLost, RecipeError
@@ -71,7 +71,7 @@ def _others_of(task: RankTask) -> Iterator[tuple[OtherRanks, Any, torch.device]]
         yield RankProcesses(task, store.host, store.port, size), store, devices[0]
         return
     check_installed(choice)
-    from rocknroll.trainer.cluster import RankActors, on_cluster
+    from rocknroll.trainer.cluster import RankActors
 
     with on_cluster(choice) as host:
         store = meeting_point(host, size)

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from rocknroll.trainer.alerts.section import AlertsSection
 from rocknroll.trainer.architecture import Architecture
 from rocknroll.trainer.cluster_section import ClusterSection, device_count
 from rocknroll.trainer.credit.section import CreditSection
@@ -223,6 +224,7 @@ class Recipe(Section):
     credit: CreditSection = CreditSection()
     eval: EvalSection = EvalSection()
     cluster: ClusterSection = ClusterSection()
+    alerts: AlertsSection = AlertsSection()
     report_to: tuple[str, ...] = ("tensorboard",)
     """Trackers, by transformers' names (`tensorboard`, `wandb`, `swanlab`, `trackio`, `mlflow`)."""
     checkpoint_every: PositiveInt = 20
@@ -244,11 +246,14 @@ class Recipe(Section):
         return ", ".join(f"{name} ({part.env.name})" if name else part.env.name for name, part in self.sources.items())
 
     @model_serializer(mode="wrap", when_used="json")
-    def _either_env_or_domains(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is written down of a run of several domains leaves `env` out: it plays nothing of it."""
+    def _without_what_says_nothing(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is written down of a run of several domains leaves `env` out: it plays nothing of it. `alerts` that
+        nobody changed are left out too, and recipes from before there were any stay what they were."""
         written: dict[str, Any] = whole(self)
         if self.domains:
             written.pop("env", None)
+        if self.alerts == AlertsSection():
+            written.pop("alerts", None)
         return written
 
     @model_validator(mode="after")

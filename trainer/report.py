@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rocknroll.sandbox.alerts.rule import Alert
 from rocknroll.trainer.chart import Series, line_chart
 from rocknroll.trainer.cluster_section import device_count
 from rocknroll.trainer.device_map import assign, colocated
@@ -40,6 +41,7 @@ def write(folder: RunFolder) -> Path:
     parts = [
         f"<h1>{escape(title)}</h1>",
         *_headlines(evaluations),
+        _section("Alerts", _alerts(folder.alerts())),
         _section("Success", _learning_curve(metrics, evaluations)),
         _section("By kind of task", _kinds(evaluations)),
         *_domains(metrics, list(recipe.domains)),
@@ -69,6 +71,16 @@ def _headlines(evaluations: Sequence[Evaluation]) -> list[str]:
             f" {rows[-1].iteration} iterations ({last.episodes} tasks, greedy unless the recipe says otherwise).</p>"
         )
     return lines
+
+
+def _alerts(alerts: Sequence[Alert]) -> str:
+    """What the run raised, oldest first; `lasted` is empty for what was still open at the end."""
+    rows = ""
+    for alert in alerts:
+        lasted = "" if alert.resolved is None else f"{alert.resolved - alert.since:.0f} s"
+        rows += f"<tr><td>{alert.rule} ({alert.severity})</td><td>{lasted}</td></tr>"
+        rows += f'<tr><td colspan="2">{escape(alert.text)}</td></tr>'
+    return f"<table><tr><th>alert</th><th>lasted</th></tr>{rows}</table>" if rows else ""
 
 
 def _rate(result: EvalResult) -> str:

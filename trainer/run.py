@@ -7,6 +7,7 @@ interrupts a run, what it leaves behind is a folder that `resume` goes on from.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,14 +15,17 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
+from rocknroll.sandbox.alerts.notify import url_of
 from rocknroll.sandbox.cluster import choose_cluster
+from rocknroll.sandbox.errors import SpecInvalid
 from rocknroll.trainer import report
+from rocknroll.trainer.alerts.watch import RunWatch
 from rocknroll.trainer.controller import ServiceStream
 from rocknroll.trainer.credit.rhythm import ATTENTIVE
 from rocknroll.trainer.domains import Domain, Domains
 from rocknroll.trainer.engines.checks import check_engines
 from rocknroll.trainer.engines.cores import check_cores
-from rocknroll.trainer.errors import LearnerRankLost, RunFolderError
+from rocknroll.trainer.errors import LearnerRankLost, RecipeError, RunFolderError
 from rocknroll.trainer.learning import learner_of
 from rocknroll.trainer.policy import check_critic, check_policy, check_readable, load_tokenizer
 from rocknroll.trainer.rank_processes import RankTask
@@ -52,6 +56,7 @@ def train(recipe: Recipe, folder: RunFolder, ui: RunUI, *, resume: bool = False)
     check_all_cores(recipe)
     choose_cluster(recipe.cluster.address)  # one that does not answer is not found out after minutes of preparation
     check_engines(recipe)
+    check_webhook(recipe)
     with ExitStack() as stack:
         if resume:
             stack.enter_context(folder.held())
@@ -79,8 +84,9 @@ def _learned(
     left = recipe.learner.restarts
     while True:
         try:
-            with rollouts(recipe, policy, ui, folder.path) as service:
-                return _Run(recipe, folder, domains, service, ui).go(policy, resume=resume, began=began)
+            with rollouts(recipe, policy, ui, folder.path) as service, RunWatch(recipe, folder, ui) as watch:
+                service.heard = watch.heard
+                return _Run(recipe, folder, domains, service, ui, watch).go(policy, resume=resume, began=began)
         except LearnerRankLost as lost:
             if not left:
                 raise
@@ -99,6 +105,19 @@ def check_all_cores(recipe: Recipe) -> None:
         cores = getattr(recipe, part).cores
         if cores is not None:
             check_cores(cores, f"{part}.cores")
+
+
+def check_webhook(recipe: Recipe) -> None:
+    """See that alerts could be told, before any work is done.
+
+    Raises:
+        RecipeError: the webhook's URL is not where the recipe says.
+    """
+    if recipe.alerts.webhook is not None:
+        try:
+            url_of(recipe.alerts.webhook, os.environ)
+        except SpecInvalid as invalid:
+            raise RecipeError(str(invalid)) from invalid
 
 
 def prepare(recipe: Recipe, ui: RunUI) -> tuple[Domains, Path]:
@@ -172,12 +191,21 @@ def play_evaluation(
 class _Run:
     """One call of `train`, once its parts are there."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, domains: Domains, service: RolloutService, ui: RunUI) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        domains: Domains,
+        service: RolloutService,
+        ui: RunUI,
+        watch: RunWatch,
+    ) -> None:
         self._recipe = recipe
         self._folder = folder
         self._domains = domains
         self._service = service
         self._ui = ui
+        self._watch = watch
 
     def go(self, policy: Path, *, resume: bool, began: float) -> TrainResult:
         recipe, folder = self._recipe, self._folder
@@ -213,6 +241,7 @@ class _Run:
     def _on_iteration(self, metrics: Mapping[str, float]) -> None:
         iteration = int(metrics["iteration"])
         self._ui.iteration(iteration, self._recipe.learner.iterations, metrics)
+        self._watch.iteration(metrics)
         self._stream.attempt(lambda: self._evaluate_if_due(iteration))
 
     def _evaluate_if_due(self, iteration: int) -> None:

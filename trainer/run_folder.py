@@ -1,9 +1,9 @@
 """A run's folder: what lies where, who may make it, and how its records are read.
 
 `runs/<name>/` holds `recipe.yaml` (the resolved recipe), `metrics.jsonl` (one row an iteration),
-`evaluations.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `insights/*.parquet`, `checkpoints/` and, at the end,
-`policy/` and `report.html`. One process writes it at a time. A last line that a killed writer left unfinished is not a
-record; a broken line before it is an error.
+`evaluations.jsonl`, `alerts.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `insights/*.parquet`, `checkpoints/`
+and, at the end, `policy/` and `report.html`. One process writes it at a time. A last line that a killed writer left
+unfinished is not a record; a broken line before it is an error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rocknroll.sandbox.alerts.rule import Alert
 from rocknroll.trainer.errors import RunFolderError
 from rocknroll.trainer.file_lock import FileHeld, FileLock
 from rocknroll.trainer.recipe import Recipe
@@ -50,6 +51,11 @@ class RunFolder:
     @property
     def evaluations_file(self) -> Path:
         return self.path / "evaluations.jsonl"
+
+    @property
+    def alerts_file(self) -> Path:
+        """Alerts of the run, one row each time that one was raised or resolved (`sandbox/alerts/rule.py`)."""
+        return self.path / "alerts.jsonl"
 
     @property
     def trajectories(self) -> Path:
@@ -139,6 +145,18 @@ class RunFolder:
             return [Evaluation(row["iteration"], EvalResult.from_json(row)) for row in rows]
         except (KeyError, TypeError) as error:
             raise RunFolderError(f"{self.evaluations_file}: a row lacks {error}. Remove the row to go on.") from error
+
+    def alerts(self) -> list[Alert]:
+        """Every alert of the run as it stands now, oldest first."""
+        newest: dict[tuple[str, str, float], Alert] = {}
+        for row in _read_rows(self.alerts_file):
+            alert = Alert.from_json(row)
+            newest[alert.rule, alert.subject, alert.since] = alert
+        return sorted(newest.values(), key=lambda alert: alert.since)
+
+    def append_alert(self, alert: Alert) -> None:
+        """Write down that an alert was raised or resolved."""
+        _append_row(self.alerts_file, alert.to_json())
 
     def append_evaluation(self, iteration: int, result: EvalResult) -> None:
         """Add one evaluation."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from rocknroll.sandbox.alerts.rule import Alert
 from rocknroll.trainer.results import EvalResult
 
 
 class RunUI(Protocol):
-    """Called from one thread; must return at once and never raise."""
+    """Called from one thread, but for `alert`; must return at once and never raise."""
 
     def phase(self, name: str) -> None:
         """A new part of the run begins (`warm start`, `learning`); the one before is over."""
@@ -22,6 +23,9 @@ class RunUI(Protocol):
 
     def evaluation(self, label: str, result: EvalResult) -> None:
         """A policy was evaluated; `label` says when (`before RL`, `iteration 20`, `after RL`)."""
+
+    def alert(self, alert: Alert) -> None:
+        """An alert was raised or resolved. Called from any thread."""
 
     def message(self, text: str) -> None:
         """Anything else worth a line."""
@@ -37,5 +41,7 @@ class Quiet:
     def iteration(self, step: int, total: int, metrics: Mapping[str, float]) -> None: ...
 
     def evaluation(self, label: str, result: EvalResult) -> None: ...
+
+    def alert(self, alert: Alert) -> None: ...
 
     def message(self, text: str) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -34,6 +35,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "shell": shell.shell,
     "cp": use.copy,
     "restart": operate.restart,
+    "remove": operate.remove,
     "scale": operate.scale,
     "gc": operate.gc,
     "validate": operate.validate,
@@ -41,10 +43,14 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "bench": machine.bench,
     "completion": machine.completion,
 }
+_FROM_ABOVE = ("rocknroll.dashboard.cli", "rocknroll.dashboard.demo.cli")
+"""Modules of higher layers that have commands for `rock`; by name, because nothing here depends on them."""
 _IMAGE_COMMANDS: dict[str, Callable[..., None]] = {"build": image.build, "list": image.list_, "commit": image.commit}
 for _group, _commands in ((app, _COMMANDS), (_images, _IMAGE_COMMANDS)):
     for _name, _function in _commands.items():
         _group.command(_name)(boundary.command(_function))
+for _module in _FROM_ABOVE:
+    import_module(_module).register(app)
 
 
 def _version(wanted: bool) -> None:

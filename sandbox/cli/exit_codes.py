@@ -42,5 +42,6 @@ boundary = Boundary(
         "rocknroll.sandbox.errors.Unauthenticated": ExitCode.DENIED,
         "rocknroll.sandbox.errors.Forbidden": ExitCode.DENIED,
         "rocknroll.sandbox.errors.StoreFailed": ExitCode.STORAGE,
+        "rocknroll.dashboard.source.SourceRefused": ExitCode.STORAGE,
     },
 )

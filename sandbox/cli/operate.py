@@ -1,4 +1,4 @@
-"""`rock restart`, `scale`, `gc` and `validate`: what an operator does now and then."""
+"""`rock restart`, `remove`, `scale`, `gc` and `validate`: what an operator does now and then."""
 
 from __future__ import annotations
 
@@ -31,6 +31,26 @@ def restart(
                 print(f"would restart {row['id']}, which is {row['state']}{held}")
             else:
                 print(f"restarting {client.restart(row['id'])}{held}", file=sys.stderr)
+
+
+def remove(
+    sandboxes: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Sandboxes.", autocompletion=complete_sandbox)
+    ],
+    state: StateOption = None,
+    url: UrlOption = None,
+    dry_run: DryRunOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Take sandboxes out of service: they end, and their places stay empty until `rock restart`. Leases are lost."""
+    with connect(state, url) as client:
+        for sandbox in sandboxes:
+            row = client.describe(sandbox)
+            held = f", held by {row['lease']['owner']}" if row["lease"] else ""
+            if dry_run:
+                print(f"would remove {row['id']}, which is {row['state']}{held}")
+            else:
+                print(f"removed {client.remove(row['id'])}{held}; `rock restart` brings it back", file=sys.stderr)
 
 
 def scale(

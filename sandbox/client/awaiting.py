@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
@@ -44,12 +46,28 @@ class AsyncClient:
     async def restart(self, sandbox_id: str) -> str:
         return await self._wire.send(calls.restart(sandbox_id))
 
+    async def remove(self, sandbox_id: str) -> str:
+        """See `Client.remove`."""
+        return await self._wire.send(calls.remove(sandbox_id))
+
+    async def overview(self, events: int = 200) -> Json:
+        """See `Client.overview`. Of a thousand sandboxes it is half a megabyte, read in a thread."""
+        call = calls.overview(events)
+        async with self._wire.stream(call.method, call.path, call.timeout_s, params=dict(call.params)) as response:
+            with self._wire.address.reaching():
+                body = await response.aread()
+        return call.read(await asyncio.to_thread(json.loads, body))
+
     async def commit(self, sandbox_id: str, tag: str) -> str:
         """See `Client.commit`."""
         return await self._wire.send(calls.commit(sandbox_id, tag))
 
     async def scale(self, pool: str, size: int, ready: int | None = None) -> Json:
         return await self._wire.send(calls.scale(pool, size, ready))
+
+    async def alerts(self) -> list[Json]:
+        """See `Client.alerts`."""
+        return await self._wire.send(calls.alerts())
 
     async def events(self, after: int = 0, limit: int = 1_000, newest: bool = False) -> list[Event]:
         """See `Client.events`."""

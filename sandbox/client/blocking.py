@@ -61,6 +61,14 @@ class Client:
         """A fresh instance, out of quarantine if need be; returns the whole id."""
         return self._wire.send(calls.restart(sandbox_id))
 
+    def remove(self, sandbox_id: str) -> str:
+        """End it and keep its place empty until a restart; returns the whole id. A lease on it is lost."""
+        return self._wire.send(calls.remove(sandbox_id))
+
+    def overview(self, events: int = 200) -> Json:
+        """Pools, sandboxes with what they use, the newest events and figures: all that a dashboard shows, at once."""
+        return self._wire.send(calls.overview(events))
+
     def commit(self, sandbox_id: str, tag: str) -> str:
         """Snapshot a Docker sandbox that has `writable_root` into an image; returns the image's id.
 
@@ -72,6 +80,10 @@ class Client:
     def scale(self, pool: str, size: int, ready: int | None = None) -> Json:
         """Another size; returns the pool."""
         return self._wire.send(calls.scale(pool, size, ready))
+
+    def alerts(self) -> list[Json]:
+        """The open ones, oldest first, then those that are over, newest first."""
+        return self._wire.send(calls.alerts())
 
     def events(self, after: int = 0, limit: int = 1_000, newest: bool = False) -> list[Event]:
         """Events above `after`, oldest first; with `newest` the last `limit` of them all."""

@@ -106,6 +106,14 @@ def restart(sandbox_id: str) -> Call[str]:
     return Call("POST", f"/v1/sandboxes/{_part(sandbox_id)}/restart", lambda answer: str(answer["id"]))
 
 
+def remove(sandbox_id: str) -> Call[str]:
+    return Call("DELETE", f"/v1/sandboxes/{_part(sandbox_id)}", lambda answer: str(answer["id"]))
+
+
+def overview(events: int) -> Call[Json]:
+    return Call("GET", "/v1/overview", dict, {"events": events})
+
+
 def commit(sandbox_id: str, tag: str) -> Call[str]:
     path = f"/v1/sandboxes/{_part(sandbox_id)}/commit"
     return Call("POST", path, lambda answer: str(answer["image"]), json={"tag": tag}, timeout_s=COMMIT_S)
@@ -113,6 +121,10 @@ def commit(sandbox_id: str, tag: str) -> Call[str]:
 
 def scale(pool: str, size: int, ready: int | None) -> Call[Json]:
     return Call("PATCH", f"/v1/pools/{_part(pool)}", dict, json={"size": size, "ready": ready})
+
+
+def alerts() -> Call[list[Json]]:
+    return Call("GET", "/v1/alerts", lambda answer: list(answer["alerts"]))
 
 
 def events(after: int, limit: int, newest: bool) -> Call[list[Event]]:

@@ -100,5 +100,12 @@ class Runtime(Protocol):
         Returns the ids of what was removed. Instances of others, and everything without this fleet's mark, stay.
         """
 
+    async def strays(self, keep: Collection[str]) -> list[str]:
+        """Ids of instances of this fleet that are there and that nobody knows, as in `sweep`; removes nothing.
+
+        Raises:
+            RuntimeUnavailable: this runtime cannot tell, because its daemon does not answer.
+        """
+
     async def close(self) -> None:
         """End all instances and give back everything held. Idempotent."""

@@ -251,6 +251,12 @@ class DockerRuntime:
                 await asyncio.to_thread(slot.remove)
         return removed
 
+    async def strays(self, keep: Collection[str]) -> list[str]:
+        if not self._used:
+            return []
+        found = await self._daemon.call(_of_fleet, self._fleet_id)
+        return [name for each in found if (name := str(each["Labels"][INSTANCE])) not in keep]
+
     async def commit(self, instance: DockerInstance, tag: str) -> str:
         """Snapshot a sandbox that has `writable_root` into an image for warm starts; returns the image's id.
 

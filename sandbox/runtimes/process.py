@@ -204,6 +204,9 @@ class ProcessRuntime:
         await asyncio.gather(*(instance.kill() for instance in unknown))
         return [instance.id for instance in unknown]
 
+    async def strays(self, keep: Collection[str]) -> list[str]:
+        return [name for name in self._instances if name not in keep]
+
     async def detach(self) -> None:
         """Let go of all instances without ending them; they go on for `durable_s`."""
         for link in await self._take_links():

@@ -151,6 +151,10 @@ class RayRuntime:
     async def sweep(self, keep: Collection[str]) -> list[str]:
         return []
 
+    async def strays(self, keep: Collection[str]) -> list[str]:
+        """None: each node ends what it is not told to keep, see `node_lease.py`."""
+        return []
+
     async def close(self) -> None:
         if self._opening is not None:
             self._opening.cancel()

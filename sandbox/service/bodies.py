@@ -171,6 +171,22 @@ class EventList(Model):
     events: list[EventAnswer]
 
 
+class AlertRow(Row):
+    """One time that a rule's condition held; see `alerts.rule.Alert`."""
+
+    rule: str
+    subject: str
+    severity: str
+    since: float
+    text: str
+    resolved: float | None
+    """None while it is open."""
+
+
+class AlertList(Model):
+    alerts: list[AlertRow]
+
+
 class SandboxDescription(SandboxRow):
     spec: dict[str, Any]
     """Its specification; values of variables are hidden."""
@@ -198,6 +214,31 @@ class PoolList(Model):
     pools: list[PoolRow]
 
 
+class Quantiles(Model):
+    """Of the newest so many; seconds."""
+
+    count: int
+    p50_s: float
+    p95_s: float
+
+
+class Overview(Model):
+    """Everything at a glance. Sandboxes also have `cpu` (cores) and `memory_bytes`, where they are of this machine."""
+
+    at: float
+    began: float
+    pools: list[PoolRow]
+    sandboxes: list[SandboxRow]
+    events: list[EventAnswer]
+    """The newest, oldest first."""
+    alerts: list[AlertRow]
+    counters: dict[str, float]
+    """Events since the manager began, by kind."""
+    starts: Quantiles | None
+    execs: Quantiles | None
+    """Commands and environment steps of the present holders."""
+
+
 class CommitWish(Model):
     tag: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")
     """Name of the image."""
@@ -210,6 +251,10 @@ class Committed(Model):
 
 
 class Restarted(Model):
+    id: str
+
+
+class Removed(Model):
     id: str
 
 

@@ -62,6 +62,12 @@ async def sandboxes(site: SiteHere, pool: str | None = None, state: str | None =
     return bodies.SandboxList.model_validate({"sandboxes": rows})
 
 
+@read_routes.get("/v1/overview")
+async def overview(site: SiteHere, events: Annotated[int, Query(ge=0, le=10_000)] = 200) -> bodies.Overview:
+    """All that a dashboard shows in one refresh."""
+    return bodies.Overview.model_validate(await site.overview(events))
+
+
 @read_routes.get("/v1/sandboxes/{sandbox}")
 async def sandbox(site: SiteHere, sandbox: str) -> bodies.SandboxDescription:
     """`sandbox` is an id or the beginning of one that no other shares."""
@@ -72,6 +78,12 @@ async def sandbox(site: SiteHere, sandbox: str) -> bodies.SandboxDescription:
 async def restart(site: SiteHere, sandbox: str) -> bodies.Restarted:
     """A fresh instance, out of quarantine if need be; a lease on it is lost."""
     return bodies.Restarted(id=site.restart(sandbox))
+
+
+@operate_routes.delete("/v1/sandboxes/{sandbox}")
+async def remove(site: SiteHere, sandbox: str) -> bodies.Removed:
+    """End it and keep its place empty until a restart; a lease on it is lost."""
+    return bodies.Removed(id=site.remove(sandbox))
 
 
 @operate_routes.post("/v1/sandboxes/{sandbox}/commit")
@@ -85,6 +97,12 @@ async def scale(site: SiteHere, pool: str, wish: bodies.Scale) -> bodies.PoolRow
     """Another size; sandboxes that are too many go when nobody holds them."""
     site.scale(pool, wish.size, wish.ready)
     return bodies.PoolRow.model_validate(next(row for row in site.pools() if row["name"] == pool))
+
+
+@read_routes.get("/v1/alerts")
+async def alerts(site: SiteHere) -> bodies.AlertList:
+    """The open ones, oldest first, then those that are over, newest first."""
+    return bodies.AlertList.model_validate({"alerts": site.alerts()})
 
 
 @read_routes.get("/v1/events")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -10,9 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.site import Site
-
-_NO_EVENTS = frozenset({"waiting", "start_s_mean", *(f"state_{state}" for state in State)})
+from rocknroll.sandbox.site import NO_COUNTERS, Site
 
 
 def exposition(site: Site) -> tuple[str, str]:
@@ -47,7 +46,14 @@ class _Figures(Collector):
             started = figures.get("started", 0.0)
             starts.add_metric([name], count_value=int(started), sum_value=started * figures["start_s_mean"])
             for kind, count in figures.items():
-                if kind not in _NO_EVENTS:
+                if kind not in NO_COUNTERS:
                     happened.add_metric([name, kind], count)
+        open_ = GaugeMetricFamily("rock_alerts", "Alerts that are open.", labels=["rule", "severity"])
+        raised = CounterMetricFamily("rock_alerts_raised", "Alerts since the manager began.", labels=["rule"])
+        alerts = [alert for alert in self._site.alerts() if alert["resolved"] is None]
+        for labels, count in Counter((alert["rule"], alert["severity"]) for alert in alerts).items():
+            open_.add_metric(labels, count)
+        for rule, count in self._site.alerts_raised().items():
+            raised.add_metric([rule], count)
         began = GaugeMetricFamily("rock_began_timestamp_seconds", "When the manager began.", value=self._site.began)
-        yield from (sandboxes, size, leases, waiting, exhausted, starts, happened, began)
+        yield from (sandboxes, size, leases, waiting, exhausted, starts, happened, open_, raised, began)

@@ -22,9 +22,10 @@ async def serving(
     pools: Mapping[str, Any] = BOX,
     listen: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
+    alerts: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Site]:
     """The site behind a service with its state in `folder / "state"`, while it answers."""
-    fleet = parse_fleet({"pools": pools, "listen": listen or {}}, "test", folder)
+    fleet = parse_fleet({"pools": pools, "listen": listen or {}, "alerts": alerts or {}}, "test", folder)
     began: asyncio.Future[Site] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     work = serve(fleet, StateFolder(folder / "state"), stop, environment or {}, began.set_result)

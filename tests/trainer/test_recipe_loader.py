@@ -294,3 +294,14 @@ def test_rollout_settings_that_exclude_each_other_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         Recipe.model_validate(settings)
+
+
+def test_a_recipe_that_leaves_alerts_alone_is_written_as_it_was_before_there_were_any(tmp_path: Path) -> None:
+    assert "alerts" not in Recipe().model_dump(mode="json") and "alerts" not in dump_recipe(load_recipe(["alfworld"]))
+    changed = load_recipe(["alfworld"], ["alerts.rules.stall.threshold=5", "alerts.webhook.url_variable=HOOK"])
+    assert changed.alerts.rules.stall.threshold == 5
+    assert load_recipe([write(tmp_path / "again.yaml", dump_recipe(changed))]) == changed
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest_known_one() -> None:
+    assert "Did you mean `alerts.rules.stall`" in refused("alerts.rules.stal.enabled=false")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from rocknroll.envs.registry import family as make_family
+from rocknroll.sandbox.alerts.rule import Reading
 from rocknroll.trainer.audit import audit
 from rocknroll.trainer.controller import write_weights
 from rocknroll.trainer.policy import load_policy
@@ -45,6 +46,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
                 "sandbox": {"count": 3},
                 "engine": {"slots": 3},
                 "rollout": {"num_groups": 2, "group_size": 2, "constrained": True},
+                "alerts": {"every_s": 0.05},
                 "report_to": [],
             }
         )
@@ -207,3 +209,12 @@ def test_a_dead_rollout_process_is_an_error_that_says_so_and_leaves_nothing(serv
         service.next_batch(0)
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in sandboxes if psutil.pid_exists(pid)], timeout=10)
     assert not alive
+
+
+def test_a_call_brings_news_of_the_rollouts_while_it_goes_on(service: RolloutService, recipe: Recipe) -> None:
+    heard: list[tuple[int, Sequence[Reading]]] = []
+    service.heard = lambda finished, of_sandboxes: heard.append((finished, of_sandboxes))
+    service.next_batch(0)
+    told = [finished for finished, _ in heard]
+    assert told == sorted(told) and told[-1] > 0
+    assert {reading.rule for reading in heard[-1][1]} >= {"stalled_queue", "memory_growth"}

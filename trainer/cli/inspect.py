@@ -84,6 +84,7 @@ def _summarise(folder: RunFolder, as_json: bool) -> None:
             "iterations": len(metrics),
             "finished": finished,
             "evaluations": rows,
+            "alerts": [alert.to_json() for alert in folder.alerts()],
             "last_metrics": last,
         }
     )
@@ -116,7 +117,7 @@ def _show_one(folder: RunFolder, found: Stored, signal: str, html: Path | None, 
     from rocknroll.trainer.cli import token_view, trajectory_view
     from rocknroll.trainer.insights import read_insights
 
-    decode = _decoder(folder)
+    decode = decoder(folder)
     insights = read_insights(folder.insights, found.iteration, found.trajectory.id)
     colouring = token_view.Colouring.of(found, insights, folder.recipe().credit)
     if signal not in colouring.values:
@@ -163,7 +164,7 @@ def _find(folder: RunFolder, wanted: str, iteration: int | None) -> Stored:
     )
 
 
-def _decoder(folder: RunFolder) -> Decode:
+def decoder(folder: RunFolder) -> Decode:
     """The tokenizer that the run's policy was saved with.
 
     Raises:

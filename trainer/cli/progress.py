@@ -13,6 +13,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from rocknroll.sandbox.alerts.rule import Alert
 from rocknroll.trainer.results import EvalResult
 from rocknroll.trainer.rollout.meter import bottleneck
 
@@ -49,6 +50,12 @@ class PlainUI:
 
     def evaluation(self, label: str, result: EvalResult) -> None:
         self.message(f"{label}: {evaluation_line(result)}")
+
+    def alert(self, alert: Alert) -> None:
+        if alert.resolved is None:
+            self.message(f"ALERT {alert.rule} ({alert.severity}): {alert.text}")
+        else:
+            self.message(f"alert {alert.rule} on {alert.subject} is over after {alert.resolved - alert.since:.0f} s")
 
     def message(self, text: str) -> None:
         since = f"{time.monotonic() - self._started:5.0f}s"

@@ -23,6 +23,9 @@ def run_summary(folder: RunFolder, out: TextIO) -> None:
     print(f"{folder.path}: {recipe.environments}, {len(metrics)} of {recipe.learner.iterations} iterations", file=out)
     if metrics:
         print(f"last iteration: {status_line(metrics[-1])}", file=out)
+    for alert in folder.alerts():
+        lasted = "still open" if alert.resolved is None else f"lasted {alert.resolved - alert.since:.0f} s"
+        print(f"alert {alert.rule} ({alert.severity}, {lasted}): {alert.text}", file=out)
     for rows in by_split(evaluations).values():
         for row in rows:
             print(f"{evaluation_label(row):<14} {evaluation_line(row.result)}", file=out)

@@ -12,8 +12,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rocknroll.sandbox.cluster import ClusterChoice
-from rocknroll.trainer.cluster import on_cluster
+from rocknroll.sandbox.cluster import ClusterChoice, on_cluster
 from rocknroll.trainer.demand import Demand, first_line, missing
 from rocknroll.trainer.errors import ClusterTooSmall
 from rocknroll.trainer.rewards.evaluation import learn

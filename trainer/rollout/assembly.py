@@ -69,6 +69,10 @@ class Parts:
         scored = {} if self.rewards is None else self.rewards.metrics()
         return self.meter.read(groups, now, waited_s) | counts | {f"reward/{name}": n for name, n in scored.items()}
 
+    def fleets_by_name(self) -> Mapping[str, Fleet]:
+        """The fleets by what their sandboxes are called after."""
+        return {fleet.spec.name: fleet for fleet in self.fleets.values()}
+
     def sandbox_pids(self) -> list[int]:
         """Process ids of the live sandboxes of this machine."""
         rows = (row for fleet in self.fleets.values() for row in fleet.snapshot())

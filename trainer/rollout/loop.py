@@ -113,6 +113,8 @@ class RolloutLoop:
         self.outcomes: Counter[str] = Counter()
         """Training episodes and groups by what became of them since the start: `completed`, `truncated`,
         `infra_error` and by cause `infra_error/…`, `retried`, `aborted` and `aborted/…`, `groups_requeued`, …"""
+        self.finished = 0
+        """Episodes that came to an end of their own since the start, those of evaluations included."""
         self.lost: Counter[str] = Counter()
         """Episodes lost to infrastructure by cause, those of evaluations included."""
 
@@ -303,6 +305,8 @@ class RolloutLoop:
         self._failures.observe(trajectory)
         if trajectory.cause:
             self.lost[trajectory.cause] += 1
+        else:
+            self.finished += 1
         try:
             play.finish(trajectory)
         except Exception as failure:

@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from rocknroll.envs.text import Task
+from rocknroll.sandbox.alerts.clock import steady_clock
+from rocknroll.sandbox.alerts.readings import FleetReader
+from rocknroll.sandbox.alerts.rule import Reading
 from rocknroll.trainer.engines.weights_file import WeightsFile
 from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.rollout import forking
@@ -63,6 +66,9 @@ class RolloutService:
         self._process = forking.process(_serve, theirs, recipe, model_folder, run_folder, name="rollout")
         self._process.start()
         theirs.close()
+        self.heard: Callable[[int, Sequence[Reading]], None] = lambda finished, of_sandboxes: None
+        """Told every `alerts.every_s` seconds of a call how many episodes have been finished since the start, and what
+        there is to read of the sandboxes."""
 
     @property
     def pid(self) -> int:
@@ -123,6 +129,8 @@ class RolloutService:
                 if kind == "progress":
                     if progress is not None:
                         progress(*payload)
+                elif kind == "news":
+                    self.heard(*payload)
                 elif kind == "error":
                     name, text = payload
                     raise ERRORS.get(name, RolloutFailed)(text)
@@ -157,6 +165,8 @@ class _Server:
         self._model_folder = model_folder
         self._folder = folder
         self._calls: asyncio.Queue[tuple[str, tuple[Any, ...]]] = asyncio.Queue()
+        self._clock = steady_clock()
+        self._told_at = 0.0
 
     async def run(self) -> None:
         """Answer until the learner says stop or is gone, which ends any call at once."""
@@ -183,6 +193,7 @@ class _Server:
             with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
                 logs = None if self._folder is None else self._folder.path
                 async with assemble(self._recipe, self._model_folder, ledger, logs=logs) as self._parts:
+                    self._reader = FleetReader(self._parts.fleets_by_name(), {}, "the rollout process")
                     self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
                     self._go_on(ledger)
                     while True:
@@ -199,12 +210,24 @@ class _Server:
             self._parts.scheduler.load_state_dict(restored.state, restored.trajectories)
 
     async def _answer(self, method: str, args: tuple[Any, ...]) -> None:
+        telling = asyncio.create_task(self._tell())
         try:
             result = await getattr(self, f"_do_{method}")(*args)
         except tuple(ERRORS.values()) as failure:
+            telling.cancel()
             self._connection.send(("error", type(failure).__name__, str(failure)))
         else:
+            telling.cancel()
             self._connection.send(("result", result))
+
+    async def _tell(self) -> None:
+        """While a call goes on, and so somebody listens, tell how the rollouts are."""
+        every_s = self._recipe.alerts.every_s
+        while True:
+            await asyncio.sleep(max(0.0, self._told_at + every_s - self._clock()))
+            self._told_at = self._clock()
+            readings = await self._reader.read(self._told_at)
+            self._connection.send(("news", self._parts.loop.finished, readings))
 
     async def _do_ready(self) -> None:
         await self._parts.ready()

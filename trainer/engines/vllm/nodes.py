@@ -19,11 +19,10 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rocknroll.sandbox.cluster import ClusterChoice
+from rocknroll.sandbox.cluster import ClusterChoice, on_cluster
 from rocknroll.sandbox.node_actor import versions
 from rocknroll.sandbox.relay import Relay
 from rocknroll.sandbox.runtimes.ray import check_versions
-from rocknroll.trainer.cluster import on_cluster
 from rocknroll.trainer.demand import Demand, first_line, learner_demand, missing
 from rocknroll.trainer.engines.base import EngineError
 from rocknroll.trainer.engines.vllm.client import Behind
