@@ -19,6 +19,10 @@ import pytest
 
 HERE = Path(__file__).parent
 WAIT_S = 90.0
+SHELL = ("env", "-u", "COLUMNS", "-u", "LINES", "PS1=$ ", "TERM=screen-256color", "sh")
+"""Those two variables would be taken for the size of the terminal, whatever that becomes."""
+OVERLAYS = ("y yes", "Columns: space", "─ Keys ", "Search for commands")
+"""What lies over a screen says one of these."""
 TMUX = shutil.which("tmux")
 pytestmark = pytest.mark.skipif(
     TMUX is None and not os.environ.get("ROCKNROLL_REQUIRE_DOCKER"), reason="tmux is not installed"
@@ -55,7 +59,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._socket, self.folder = folder / "tmux", folder
-        self.tmux("new-session", "-d", "-x", "80", "-y", "24", "env", "PS1=$ ", "TERM=screen-256color", "sh")
+        self.tmux("new-session", "-d", "-x", "80", "-y", "24", *SHELL)
 
     def tmux(self, *arguments: str) -> str:
         command = ["tmux", "-S", str(self._socket), "-f", os.devnull, *arguments]
@@ -122,7 +126,7 @@ def resized(terminal: Terminal, width: int, height: int) -> None:
 def back_at_the_table(terminal: Terminal) -> None:
     """Leave whatever a key has opened, as a person would."""
     deadline_s = time.monotonic() + WAIT_S
-    while "LAST ERROR" not in (shown := terminal.shown()):
+    while "STATE" not in (shown := terminal.shown()) or any(mark in shown for mark in OVERLAYS):
         assert time.monotonic() < deadline_s, shown
         # Alone, and not again at once: escape and a key behind it would be taken for one key.
         terminal.keys("Enter" if "shell of" in shown else "2" if "manager" in shown else "Escape")
@@ -149,7 +153,7 @@ def test_it_starts_follows_the_size_takes_every_key_of_its_help_and_quits(termin
     terminal.keys("s")
     terminal.until(lambda shown: "shell of" in shown, "the shell")
     terminal.keys("Enter")
-    terminal.until(lambda shown: "LAST ERROR" in shown, "the dashboard again")
+    back_at_the_table(terminal)
     terminal.keys("q")
     ended(terminal, 0)
     assert (terminal.settings(), terminal.modes()) == before
