@@ -33,7 +33,7 @@ class Prompt(Input):
     def open(self, purpose: str, value: str, choices: Sequence[str]) -> None:
         """Take the keyboard; `choices` are completed with the right arrow."""
         self.purpose = purpose
-        self.placeholder = {"filter": "text to find; ! in front: not to find", "jump": "view"}[purpose]
+        self.placeholder = {"filter": "text to find; ! in front: not to find", "jump": "name of a view"}[purpose]
         self.border_title = SIGNS[purpose]
         self.suggester = SuggestFromList(choices, case_sensitive=False) if choices else None
         with self.prevent(Input.Changed):

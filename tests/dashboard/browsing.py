@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -83,7 +85,10 @@ def browser(command: str, profile: Path) -> Iterator[Page]:
     """A browser with one empty page."""
     options = ["--headless", "--no-sandbox", "--remote-debugging-port=0", "--window-size=1280,800"]
     running = subprocess.Popen(
-        [command, *options, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.PIPE, text=True
+        [command, *options, f"--user-data-dir={profile}", "about:blank"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         assert running.stderr is not None
@@ -96,5 +101,5 @@ def browser(command: str, profile: Path) -> Iterator[Page]:
             opened.call("Network.enable")
             yield opened
     finally:
-        running.kill()
+        os.killpg(running.pid, signal.SIGKILL)  # its helpers, too, which hold its stderr
         running.communicate()
