@@ -22,7 +22,7 @@ from rocknroll.sandbox.client import AsyncClient
 from rocknroll.sandbox.site import Site
 
 MANY, FEW = 60, 8
-"""Real sandboxes: 200 work as well, and take two cores four times as long. Finding one among 200 is in test_top_keys."""
+"""Real sandboxes. 200 work as well, and take two cores four times as long; test_top_keys finds one among 200."""
 
 
 @pytest.fixture
