@@ -21,7 +21,8 @@ from rocknroll.dashboard.sources import READ_ONLY, ReadOnly
 from rocknroll.sandbox.client import AsyncClient
 from rocknroll.sandbox.site import Site
 
-MANY, FEW = 200, 8
+MANY, FEW = 60, 8
+"""Real sandboxes. 200 work as well, and take two cores four times as long; test_top_keys finds one among 200."""
 
 
 @pytest.fixture
@@ -44,9 +45,9 @@ def address(folder: Path) -> Path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [MANY])
-async def test_the_ill_sandbox_among_200_is_found_restarted_and_ready_again(folder: Path, site: Site) -> None:
+async def test_the_ill_sandbox_among_many_is_found_restarted_and_ready_again(folder: Path, site: Site) -> None:
     source = FleetSource(address(folder))
-    ill = "box-137"
+    ill = "box-37"
     instance = site.fleets["box"].instance(ill)
     assert instance is not None
     await instance.kill()  # with `restart.limit: 1` one loss is enough for quarantine
@@ -75,7 +76,7 @@ async def test_the_ill_sandbox_among_200_is_found_restarted_and_ready_again(fold
         await until(pilot, lambda: isinstance(app.screen, Confirm))
         await pilot.press("y")
         await until(pilot, lambda: states().get(ill) == "QUARANTINED")
-        assert "taken out of service by an operator" in str(site.snapshot()[137]["last_error"])
+        assert "taken out of service by an operator" in str(site.snapshot()[37]["last_error"])
     await source.close()
 
 
