@@ -70,8 +70,13 @@ class TextPage(Page):
             self._fetch()
             self.set_interval(self._interval_s, self._fetch)
 
-    @work(exclusive=True, group="text")
-    async def _fetch(self) -> None:
+    def _fetch(self) -> None:
+        """Unless that is under way: what takes longer than the interval would never be done."""
+        if not any(worker.group == "text" and not worker.is_finished for worker in self.workers if worker.node is self):
+            self._fetch_now()
+
+    @work(group="text")
+    async def _fetch_now(self) -> None:
         assert not isinstance(self._text, str)
         try:
             self._say(await self._text())
@@ -148,8 +153,15 @@ class SandboxPage(Page):
         self.query_one("#memory-curve", Sparkline).data = [memory for _, memory in used]
         self._fetch()
 
-    @work(exclusive=True, group="describe")
-    async def _fetch(self) -> None:
+    def _fetch(self) -> None:
+        """Unless that is under way: what takes longer than the interval would never be done."""
+        if not any(
+            worker.group == "describe" and not worker.is_finished for worker in self.workers if worker.node is self
+        ):
+            self._fetch_now()
+
+    @work(group="describe")
+    async def _fetch_now(self) -> None:
         try:
             description = await self.dashboard.source.describe(self._named)
         except (SourceAway, SourceRefused) as error:

@@ -204,7 +204,6 @@ class FetchedView(TableView[ItemT]):
         try:
             self.give(await self.fetch(), self._at)
         except (SourceAway, SourceRefused) as error:
-            self._of = None
             self.note(one_line(str(error)))
 
 

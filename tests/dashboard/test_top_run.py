@@ -129,7 +129,7 @@ async def test_rows_that_a_resumed_run_took_back_are_gone_and_half_a_row_is_none
 @pytest.mark.asyncio
 async def test_a_broken_file_is_named_and_does_not_end_the_application(made: RunFolder) -> None:
     source = RunSource(made.path)
-    async with opened(source) as (app, pilot):
+    async with opened(source, (300, 30)) as (app, pilot):
         (made.trajectories / "000003.parquet").write_bytes(b"no parquet")
         await pilot.press("5")
         await until(pilot, lambda: "000003.parquet" in screen(app))
