@@ -41,6 +41,8 @@ from rocknroll.sandbox.cli.exit_codes import ExitCode
 HISTORY = 60
 """Snapshots of which the use of CPU and memory is kept, for a sandbox's own page."""
 NARROW, WIDE = 0, 110
+HUNG_UP_S = 2
+"""To end in order after the terminal has gone; then the kernel ends it."""
 NOTICE_S = 6.0
 NOT_TYPED = "super+"
 """Keys of desktop terminals that most others cannot send."""
@@ -393,12 +395,20 @@ async def _run(app: Dashboard) -> None:
         app.interrupted = app.interrupted or interrupted
         app.exit()
 
+    def hung_up(number: int, frame: object) -> None:
+        """The terminal is gone. Textual may wait for ever for what cannot be written there any more."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(HUNG_UP_S)
+        loop.call_soon_threadsafe(end, False)
+
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number == signal.SIGINT)
+    before = signal.signal(signal.SIGHUP, hung_up)
     try:
         await app.run_async()
     finally:
+        signal.signal(signal.SIGHUP, before)
         await app.source.close()
 
 

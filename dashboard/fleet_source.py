@@ -47,7 +47,7 @@ class FleetSource:
     async def snapshot(self) -> Snapshot:
         async with self._asking():
             seen = await self._client.overview(EVENTS)
-        return Snapshot(seen["at"], fleet=await asyncio.to_thread(_fleet, self.title, seen))
+        return Snapshot(seen["at"], fleet=await asyncio.to_thread(fleet_facts, self.title, seen))
 
     async def describe(self, sandbox_id: str) -> Description:
         async with self._asking():
@@ -97,7 +97,8 @@ class FleetSource:
             raise SourceRefused(str(error)) from error
 
 
-def _fleet(address: str, seen: Mapping[str, Any]) -> FleetFacts:
+def fleet_facts(address: str, seen: Mapping[str, Any]) -> FleetFacts:
+    """What the service's overview says."""
     return FleetFacts(
         address=address,
         began=seen["began"],

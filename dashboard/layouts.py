@@ -64,20 +64,23 @@ SANDBOXES: Layout[SandboxFacts] = Layout(
         number("memory", "MEM", 6, lambda one: one.memory_bytes, lambda count: size(int(count)), _memory_tone),
         number("restarts", "RST", 5, lambda one: one.restarts, tone=lambda one: "warning" if one.restarts else "quiet"),
         Column("left", "LEFT", 8, _left, lambda one: (one.lease is None, one.lease.deadline if one.lease else 0.0)),
+        words("task", "TASK", 24, lambda one: one.task, shown=False),
         words(
             "error", "LAST ERROR", 60, lambda one: one.last_error, tone=lambda one: "error" if one.last_error else ""
         ),
         words("holder", "HOLDER", 24, _holder),
         since("age", "AGE", lambda one: one.since),
         words("node", "NODE", 16, lambda one: one.node),
-        words("task", "TASK", 24, lambda one: one.task, shown=False),
         words("pool", "POOL", 12, lambda one: one.pool, shown=False),
         words("image", "IMAGE", 24, lambda one: one.image or one.runtime),
         number("pid", "PID", 8, lambda one: one.pid, falling=False, shown=False),
     ),
     key=lambda one: one.id,
     found_by=lambda one: " ".join(
-        filter(None, (one.id, one.state, one.pool, one.node, one.image, one.runtime, one.last_error, _holder(one)))
+        filter(
+            None,
+            (one.id, one.state, one.pool, one.node, one.image, one.runtime, one.task, one.last_error, _holder(one)),
+        )
     ),
     bad=lambda one: one.state in TROUBLE,
     sorted_by="id",

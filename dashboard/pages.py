@@ -43,6 +43,11 @@ class Page(Screen[None]):
     def action_scroll(self, lines: int) -> None:
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
+    def say(self, place: str, text: Text) -> None:
+        """Write it there, unless the page has been left meanwhile."""
+        for found in self.query(place).results(Static):
+            found.update(text)
+
 
 class TextPage(Page):
     """A text, fetched again every `interval_s` where it comes from a function; `follow` stays at its end."""
@@ -79,9 +84,12 @@ class TextPage(Page):
     async def _fetch_now(self) -> None:
         assert not isinstance(self._text, str)
         try:
-            self._say(await self._text())
+            text = await self._text()
         except (SourceAway, SourceRefused) as error:
-            self.query_one(".page-title", Static).update(Text(f"{self._title}: {one_line(str(error))}", style="bold"))
+            self.say(".page-title", Text(f"{self._title}: {one_line(str(error))}", style="bold"))
+            return
+        if self.query("#text"):  # the page may have been left meanwhile
+            self._say(text)
 
     def _say(self, text: str) -> None:
         text = plain(text)
@@ -129,6 +137,7 @@ class SandboxPage(Page):
             yield Sparkline(id="cpu-curve", summary_function=max)
             yield Static("memory", classes="curve-label")
             yield Sparkline(id="memory-curve", summary_function=max)
+            yield Static(id="playing")
             yield Static(id="history")
             yield Static(id="output")
         yield Footer(show_command_palette=False, compact=True)
@@ -139,7 +148,7 @@ class SandboxPage(Page):
 
     def show(self, seen: Snapshot) -> None:
         """What a snapshot says of it; the rest is fetched."""
-        if not self.is_mounted:
+        if not self.query("#facts"):  # not there yet, or left
             return
         found = () if seen.fleet is None else seen.fleet.sandboxes
         self._facts = next((one for one in found if one.id == self._named), None)
@@ -165,10 +174,11 @@ class SandboxPage(Page):
         try:
             description = await self.dashboard.source.describe(self._named)
         except (SourceAway, SourceRefused) as error:
-            self.query_one("#output", Static).update(Text(one_line(str(error))))
+            self.say("#output", Text(one_line(str(error))))
             return
-        self.query_one("#history", Static).update(events_text(description))
-        self.query_one("#output", Static).update(output_text(description))
+        self.say("#playing", playing_text(description))
+        self.say("#history", events_text(description))
+        self.say("#output", output_text(description))
 
     def action_logs(self) -> None:
         self.dashboard.read_logs(self._named)
@@ -220,7 +230,7 @@ class EpisodePage(Page):
         try:
             self._episode = await self._fetch_one(self._named)
         except (SourceAway, SourceRefused) as error:
-            self.query_one("#episode", Static).update(Text(one_line(str(error))))
+            self.say("#episode", Text(one_line(str(error))))
             return
         # What was computed for this run says more than the probability, which there always is.
         self.signal = next((name for name in ("gamma", "sigma", "advantage") if name in self._episode.signals), "")
@@ -235,7 +245,7 @@ class EpisodePage(Page):
 
     def _draw(self) -> None:
         assert self._episode is not None
-        self.query_one("#episode", Static).update(episode_text(self._episode, self.signal))
+        self.say("#episode", episode_text(self._episode, self.signal))
 
 
 def facts_text(one: SandboxFacts, at: float) -> Text:
@@ -252,6 +262,7 @@ def facts_text(one: SandboxFacts, at: float) -> Text:
         "pool": f"{one_line(one.pool)} ({one_line(one.image or one.runtime)})",
         "node": f"{one_line(one.node or UNKNOWN)}, pid {one.pid or UNKNOWN}",
         "lease": lease,
+        "task": one_line(one.task or UNKNOWN),
         "step": UNKNOWN if one.step is None else str(one.step),
         "idle": UNKNOWN if one.active is None else duration(at - one.active),
         "cpu": cpu if one.cpu_limit is None else f"{cpu} of {one.cpu_limit:g}",
@@ -263,6 +274,20 @@ def facts_text(one: SandboxFacts, at: float) -> Text:
     for label, value in rows.items():
         text.append(f"{label:{LABEL_CHARS}}", "dim")
         text.append(f"{value}\n")
+    return text
+
+
+def playing_text(description: Description) -> Text:
+    """The episode that is played in it, turn by turn, where that is told: sandboxes of `roll train`."""
+    if not description.get("begun"):
+        return Text()
+    text = Text("Playing ", style="bold")
+    text.append(f"{one_line(description['task'])}\n", "not bold")
+    text.append(f"{plain(description['begun']).strip()}\n", "dim not bold")
+    for turn in description["turns"]:
+        text.append(f"> {one_line(turn['action'])}", "cyan not bold")
+        text.append(f"  {turn['reward']:+g}\n" if turn["reward"] else "\n", "not bold")
+        text.append(f"{plain(turn['observation']).strip()}\n", "dim not bold")
     return text
 
 

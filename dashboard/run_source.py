@@ -11,20 +11,22 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median, pstdev
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rocknroll.dashboard.episode import episode_of
+from rocknroll.dashboard.fleet_source import fleet_facts
 from rocknroll.dashboard.snapshot import (
     AlertFacts,
     Description,
     Episode,
     EvaluationFacts,
     EventFacts,
+    FleetFacts,
     GroupFacts,
     Row,
     RunFacts,
@@ -48,7 +50,10 @@ LOCK_S = 2.0
 """Between two looks at the run's lock: a look holds it for a moment."""
 _TIMES = ("learner/wait_s", "learner/prepare_s", "learner/train_s", "learner/publish_s")
 """What the time of an iteration consists of."""
-NO_FLEET = "no manager answers here: the sandboxes of `roll train` live in its own process"
+FLEET_S = 15.0
+"""A picture of the sandboxes that is older is of a run that does not play, or was killed."""
+NO_FLEET = "no manager answers here, and the run does not play in sandboxes now"
+RUNS_OWN = "this sandbox belongs to `roll train`, which restarts and removes its own; nobody else can use it"
 ResultT = TypeVar("ResultT")
 
 
@@ -71,7 +76,7 @@ class RunSource:
         self._lock_looked_s = float("-inf")
 
     async def snapshot(self) -> Snapshot:
-        return await self._in_thread(lambda: Snapshot(time.time(), run=self._facts()))
+        return await self._in_thread(lambda: Snapshot(time.time(), fleet=self._fleet(), run=self._facts()))
 
     async def groups(self, limit: int = 500) -> tuple[GroupFacts, ...]:
         return await self._in_thread(lambda: tuple(islice((group for of in self._newest() for group in of[0]), limit)))
@@ -83,22 +88,24 @@ class RunSource:
         return await self._in_thread(lambda: self._episode(trajectory_id))
 
     async def describe(self, sandbox_id: str) -> Description:
-        raise SourceRefused(NO_FLEET)
+        return await self._in_thread(lambda: self._description(sandbox_id))
 
     async def logs(self, sandbox_id: str) -> str:
-        raise SourceRefused(NO_FLEET)
+        raise SourceRefused("what sandboxes of `roll train` print is not kept")
 
     async def events(self, after: int = 0, limit: int = 1_000) -> tuple[EventFacts, ...]:
-        return ()
+        fleet = await self._in_thread(self._fleet)
+        found = () if fleet is None else fleet.events
+        return tuple(event for event in found if event.seq > after)[-limit:]
 
     async def restart(self, sandbox_id: str) -> None:
-        raise SourceRefused(NO_FLEET)
+        raise SourceRefused(RUNS_OWN)
 
     async def remove(self, sandbox_id: str) -> None:
-        raise SourceRefused(NO_FLEET)
+        raise SourceRefused(RUNS_OWN)
 
     def shell_command(self, sandbox_id: str) -> tuple[str, ...]:
-        raise SourceRefused(NO_FLEET)
+        raise SourceRefused(RUNS_OWN)
 
     async def close(self) -> None:
         self._thread.submit(self._forget_ledger)
@@ -109,6 +116,29 @@ class RunSource:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (RunFolderError, StorageError, LedgerError, OSError) as error:
             raise SourceRefused(str(error)) from error
+
+    def _overview(self) -> Mapping[str, Any] | None:
+        """What the run shows of its sandboxes; None while it shows nothing, or nothing new."""
+        try:
+            seen: Mapping[str, Any] = json.loads(self._folder.fleet_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RunFolderError(f"{self._folder.fleet_file} is no JSON ({error}). Remove it to go on.") from error
+        return seen if time.time() - seen["at"] < FLEET_S else None
+
+    def _fleet(self) -> FleetFacts | None:
+        seen = self._overview()
+        return None if seen is None else fleet_facts(self.title, seen)
+
+    def _description(self, sandbox_id: str) -> Description:
+        seen = self._overview()
+        rows = [] if seen is None else seen["sandboxes"]
+        row = next((row for row in rows if row["id"] == sandbox_id), None)
+        if seen is None or row is None:
+            raise RunFolderError(NO_FLEET)
+        events = [event for event in seen["events"] if event["sandbox"] == sandbox_id]
+        return {"begun": "", "turns": [], **row, "spec": {}, "events": events, "output": ""}
 
     def _facts(self) -> RunFacts:
         folder, recipe = self._folder, self._recipe_now()

@@ -11,10 +11,15 @@ READ_ONLY = "this dashboard only looks (--readonly); start it without that to ch
 
 
 class FleetAndRun:
-    """`asked`: the fleet was named, so that its absence is worth telling; else it is told once it has been there."""
+    """A manager's fleet, and a run; while no manager answers, the run's own sandboxes.
+
+    `asked`: the fleet was named, so that its absence is worth telling; else it is told once it has been there.
+    """
 
     def __init__(self, fleet: Source, run: Source, asked: bool) -> None:
         self._fleet, self._run, self._asked = fleet, run, asked
+        self._shown: Source = fleet
+        """Whose sandboxes are looked at."""
         self.title = f"{fleet.title}, {run.title}" if asked else run.title
 
     async def snapshot(self) -> Snapshot:
@@ -22,27 +27,30 @@ class FleetAndRun:
         try:
             seen = await self._fleet.snapshot()
         except SourceAway as away:
-            return replace(learned, away=str(away) if self._asked else "")
-        self._asked = True
+            self._shown = self._fleet if learned.fleet is None or self._asked else self._run
+            if self._shown is self._run:
+                return learned
+            return replace(learned, fleet=None, away=str(away) if self._asked else "")
+        self._asked, self._shown = True, self._fleet
         return replace(seen, run=learned.run)
 
     async def describe(self, sandbox_id: str) -> Description:
-        return await self._fleet.describe(sandbox_id)
+        return await self._shown.describe(sandbox_id)
 
     async def logs(self, sandbox_id: str) -> str:
-        return await self._fleet.logs(sandbox_id)
+        return await self._shown.logs(sandbox_id)
 
     async def events(self, after: int = 0, limit: int = 1_000) -> tuple[EventFacts, ...]:
-        return await self._fleet.events(after, limit)
+        return await self._shown.events(after, limit)
 
     async def restart(self, sandbox_id: str) -> None:
-        await self._fleet.restart(sandbox_id)
+        await self._shown.restart(sandbox_id)
 
     async def remove(self, sandbox_id: str) -> None:
-        await self._fleet.remove(sandbox_id)
+        await self._shown.remove(sandbox_id)
 
     def shell_command(self, sandbox_id: str) -> tuple[str, ...]:
-        return self._fleet.shell_command(sandbox_id)
+        return self._shown.shell_command(sandbox_id)
 
     async def groups(self, limit: int = 500) -> tuple[GroupFacts, ...]:
         return await self._run.groups(limit)

@@ -83,8 +83,14 @@ class SandboxesView(TableView[SandboxFacts]):
         Binding("ctrl+d", "remove", "Remove", show=False),
     ]
 
+    _tasks_shown = False
+
     def show(self, seen: Snapshot) -> None:
-        self.give(() if seen.fleet is None else seen.fleet.sandboxes, seen.at)
+        found = () if seen.fleet is None else seen.fleet.sandboxes
+        if not self._tasks_shown and any(one.task for one in found):
+            self._tasks_shown = True  # once, for somebody may take the column away again
+            self.grid.set_columns(["task", *(column.key for column in self.grid.listing.columns)])
+        self.give(found, seen.at)
         if seen.fleet is None:
             self.note("no fleet is looked at" if not seen.away else one_line(seen.away))
 

@@ -290,6 +290,10 @@ class Fleet:
         """What happened, oldest first."""
         return self._store.events(after, limit)
 
+    def newest_events(self, limit: int) -> list[EventRow]:
+        """The newest of what happened, oldest first."""
+        return self._store.history(limit=limit)
+
     async def close(self) -> None:
         """End every lease and every sandbox. Idempotent."""
         if self._closed:

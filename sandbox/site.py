@@ -10,13 +10,11 @@ import asyncio
 import contextlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rocknroll.sandbox.activity import quantiles
 from rocknroll.sandbox.alerts.watch import FleetWatch
 from rocknroll.sandbox.cluster import choose_cluster
 from rocknroll.sandbox.errors import (
@@ -32,7 +30,8 @@ from rocknroll.sandbox.fleet import STARTS_PER_CORE, Fleet
 from rocknroll.sandbox.fleetfile import FleetFile, PoolConfig
 from rocknroll.sandbox.leased import LeasedSandbox
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.nodes import cluster_runtime, this_node
+from rocknroll.sandbox.nodes import cluster_runtime
+from rocknroll.sandbox.overview import event_json, pool_state, sandboxes_and_figures
 from rocknroll.sandbox.runtimes.base import Runtime
 from rocknroll.sandbox.runtimes.process import ProcessRuntime
 from rocknroll.sandbox.state_folder import StateFolder
@@ -44,8 +43,6 @@ DURABLE_S = 60.0
 HIDDEN = "(hidden)"
 """In place of variables' values, which may be secret."""
 UP = frozenset({State.READY, State.LEASED, State.SUSPECT})
-NO_COUNTERS = frozenset({"waiting", "start_s_mean", *(f"state_{state}" for state in State)})
-"""Of `Fleet.metrics`: what is not a number of events."""
 
 
 def _process(fleet_id: str, folder: Path) -> Runtime:
@@ -196,52 +193,29 @@ class Site:
     async def overview(self, events: int) -> dict[str, Any]:
         """All that a dashboard shows in one refresh: pools, sandboxes and what they use, events, alerts,
         figures."""
-        rows = self.snapshot()
-        here = {row["id"]: row["pid"] for row in rows if row["pid"] and row["node"] == this_node()}
-        used = await self._usage.of(here)
-        for row in rows:
-            if row["id"] in here and row["id"] in used:
-                row |= {"cpu": used[row["id"]].cpu, "memory_bytes": used[row["id"]].memory_bytes}
-            limits = self.fleets[row["pool"]].spec.resources
-            row |= {"cpu_limit": limits.cpus, "memory_limit_bytes": limits.memory_bytes}
-        counters: Counter[str] = Counter()
-        starts_s, execs_s = [], []
-        for fleet in self.fleets.values():
-            counters.update({name: count for name, count in fleet.metrics().items() if name not in NO_COUNTERS})
-            started_s, worked_s = fleet.latencies_s()
-            starts_s += started_s
-            execs_s += worked_s
         return {
             "at": time.time(),
             "began": self.began,
             "pools": self.pools(),
-            "sandboxes": rows,
             "events": [event_json(event) for event in self.newest_events(events)],
             "alerts": self.alerts(),
-            "counters": dict(counters),
-            "starts": quantiles(starts_s),
-            "execs": quantiles(execs_s),
+            **await sandboxes_and_figures(self.fleets.values(), self._usage),
         }
 
     def pools(self) -> list[dict[str, Any]]:
         """Every pool: what is wanted, and how many sandboxes are in which state."""
-        found = []
-        for name, fleet in self.fleets.items():
-            rows, metrics, pool = fleet.snapshot(), fleet.metrics(), self.config.pools[name]
-            found.append(
-                {
-                    "name": name,
-                    "runtime": pool.runtime,
-                    "image": pool.image or None,
-                    "spec": fleet.spec.fingerprint,
-                    "size": pool.size,
-                    "ready": pool.ready,
-                    "states": {state.value: sum(row["state"] == state for row in rows) for state in State},
-                    "waiting": int(metrics["waiting"]),
-                    "exhausted": fleet.exhausted() or None,
-                }
-            )
-        return found
+        return [
+            {
+                "name": name,
+                "runtime": self.config.pools[name].runtime,
+                "image": self.config.pools[name].image or None,
+                "spec": fleet.spec.fingerprint,
+                "size": self.config.pools[name].size,
+                "ready": self.config.pools[name].ready,
+                **pool_state(fleet),
+            }
+            for name, fleet in self.fleets.items()
+        ]
 
     def alerts(self) -> list[dict[str, Any]]:
         """Alerts as `Alert.to_json` has them: the open ones, oldest first, then those that are over, newest first."""
@@ -406,14 +380,3 @@ def is_up(pool: Mapping[str, Any]) -> bool:
     if ready is None:
         return sum(states[state] for state in UP) >= size
     return states[State.READY] >= min(ready, size - states[State.LEASED] - states[State.SUSPECT])
-
-
-def event_json(event: EventRow) -> dict[str, Any]:
-    """An event as it goes over the wire; `time` in seconds since the epoch."""
-    return {
-        "seq": event.seq,
-        "time": event.time,
-        "sandbox": event.sandbox_id,
-        "kind": event.kind,
-        "detail": event.detail,
-    }

@@ -1,9 +1,9 @@
 """A run's folder: what lies where, who may make it, and how its records are read.
 
 `runs/<name>/` holds `recipe.yaml` (the resolved recipe), `metrics.jsonl` (one row an iteration),
-`evaluations.jsonl`, `alerts.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `insights/*.parquet`, `checkpoints/`
-and, at the end, `policy/` and `report.html`. One process writes it at a time. A last line that a killed writer left
-unfinished is not a record; a broken line before it is an error.
+`evaluations.jsonl`, `alerts.jsonl`, `ledger.sqlite`, `trajectories/*.parquet`, `insights/*.parquet`, `checkpoints/`,
+while it plays `fleet.json`, and, at the end, `policy/` and `report.html`. One process writes it at a time. A last line
+that a killed writer left unfinished is not a record; a broken line before it is an error.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ class RunFolder:
     def alerts_file(self) -> Path:
         """Alerts of the run, one row each time that one was raised or resolved (`sandbox/alerts/rule.py`)."""
         return self.path / "alerts.jsonl"
+
+    @property
+    def fleet_file(self) -> Path:
+        """Its sandboxes while it plays in them (`trainer/rollout/showing.py`)."""
+        return self.path / "fleet.json"
 
     @property
     def trajectories(self) -> Path:

@@ -12,10 +12,11 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 import rocknroll
 from rocknroll.sandbox.errors import LeaseTimeout
+from rocknroll.sandbox.overview import event_json
 from rocknroll.sandbox.service import bodies
 from rocknroll.sandbox.service.gate import SiteHere, may_operate, may_read
 from rocknroll.sandbox.service.metrics import exposition
-from rocknroll.sandbox.site import Site, event_json
+from rocknroll.sandbox.site import Site
 
 KEEP_ALIVE_S = 15.0
 """Between two signs of life on a stream without events, so that proxies leave it open."""

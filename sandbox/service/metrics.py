@@ -11,7 +11,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from rocknroll.sandbox.lifecycle import State
-from rocknroll.sandbox.site import NO_COUNTERS, Site
+from rocknroll.sandbox.overview import NO_COUNTERS
+from rocknroll.sandbox.site import Site
 
 
 def exposition(site: Site) -> tuple[str, str]:

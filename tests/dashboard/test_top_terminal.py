@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 HERE = Path(__file__).parent
@@ -133,13 +135,22 @@ class Terminal:
         return int(pid_file.read_text())
 
 
-@pytest.fixture(scope="module")
-def terminal() -> Iterator[Terminal]:
+@contextmanager
+def opened() -> Iterator[Terminal]:
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
         terminal = Terminal(Path(folder))
-        terminal.until(lambda shown: "$" in shown, "a shell")
+        try:
+            terminal.until(lambda shown: "$" in shown, "a shell")
+            yield terminal
+        finally:
+            with suppress(subprocess.CalledProcessError):  # it has been closed
+                terminal.tmux("kill-server")
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    with opened() as terminal:
         yield terminal
-        terminal.tmux("kill-server")
 
 
 def ended(terminal: Terminal, code: int) -> str:
@@ -214,3 +225,13 @@ def test_after_an_exception_the_terminal_is_as_it_was_and_no_secret_is_told(term
     shown = ended(terminal, 1)
     assert "Unexpected ZeroDivisionError" in shown and "hush-hush" not in shown
     assert (terminal.settings(), terminal.modes()) == before
+
+
+def test_it_ends_with_its_terminal() -> None:
+    with opened() as own:
+        pid = own.start()
+        own.tmux("kill-server")
+        deadline_s = time.monotonic() + WAIT_S
+        while psutil.pid_exists(pid):
+            assert time.monotonic() < deadline_s, "it goes on without a terminal"
+            time.sleep(0.05)

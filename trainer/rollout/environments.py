@@ -18,6 +18,7 @@ from rocknroll.envs.remote import RemoteEnv
 from rocknroll.envs.text import Concludes, Places, Task, TextEnvironment
 from rocknroll.sandbox.fleet import Fleet
 from rocknroll.sandbox.slowness import FailSlow, SlownessPolicy, Suspected
+from rocknroll.trainer.rollout.showing import Played
 
 SLOWNESS = SlownessPolicy(stride=16)
 """Judged less often than by default: steps are many here, and a judgement costs as much as several."""
@@ -55,6 +56,8 @@ class FleetEnvironments:
         self._outside = outside or {}
         self._slowness = {domain: FailSlow(SLOWNESS) for domain in fleets}
         self._tally = {"busy_s": 0.0, "slow": 0.0}
+        self.playing: dict[str, Played] = {}
+        """What is played in each sandbox, by its id."""
 
     @asynccontextmanager
     async def lease(self, owner: str, task: Task) -> AsyncIterator[TextEnvironment]:
@@ -70,12 +73,15 @@ class FleetEnvironments:
         fleet, slowness = self._fleets[task.domain], self._slowness[task.domain]
         sandbox = await fleet.lease(owner=owner, ttl_s=self._lease_s, timeout_s=self._wait_s)
         options = {FAULT_SEED: owner} if task.domain in self._faulty else {}
-        env = MeasuredEnv(RemoteEnv(sandbox, **self._timeouts_s), sandbox.id, slowness, self._tally, options)
+        played = self.playing[sandbox.id] = Played(task.id)
+        remote = RemoteEnv(sandbox, **self._timeouts_s)
+        env = MeasuredEnv(remote, sandbox.id, slowness, self._tally, options, played)
         recycle = True
         try:
             yield env
             recycle = env.slow
         finally:
+            del self.playing[sandbox.id]
             self._tally["slow"] += env.slow
             if recycle:
                 slowness.forget(sandbox.id)
@@ -147,20 +153,30 @@ class MeasuredEnv(TimedEnv):
         slowness: FailSlow,
         tally: dict[str, float],
         options: Mapping[str, Any],
+        played: Played,
     ) -> None:
-        """`options` are added to those of every reset."""
+        """`options` are added to those of every reset; `played` hears what is done."""
         super().__init__(env, tally)
         self.slow = False
         """Its steps take much longer than those of its peers at the same time."""
         self._sandbox_id = sandbox_id
         self._slowness = slowness
         self._options = options
+        self._played = played
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """See `RemoteEnv.reset`."""
-        return await super().reset(seed=seed, options={**(options or {}), **self._options})
+        begun = await super().reset(seed=seed, options={**(options or {}), **self._options})
+        self._played.begin(begun[0])
+        return begun
+
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """See `RemoteEnv.step`."""
+        stepped = await super().step(action)
+        self._played.add(action, stepped[0], stepped[1])
+        return stepped
 
     def _took(self, step_s: float) -> None:
         if isinstance(self._slowness.observe(self._sandbox_id, step_s, time.monotonic()), Suspected):

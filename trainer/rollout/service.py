@@ -31,6 +31,7 @@ from rocknroll.trainer.rollout.batch_files import BatchFiles
 from rocknroll.trainer.rollout.ledger import Ledger
 from rocknroll.trainer.rollout.ledger_file import LedgerError
 from rocknroll.trainer.rollout.loop import RolloutFailed
+from rocknroll.trainer.rollout.showing import shown
 from rocknroll.trainer.run_folder import RunFolder
 from rocknroll.trainer.storage import StorageError
 from rocknroll.trainer.trajectory import Group, Trajectory
@@ -193,11 +194,13 @@ class _Server:
             with closing(Ledger(self._folder.ledger if self._folder else None)) as ledger:
                 logs = None if self._folder is None else self._folder.path
                 async with assemble(self._recipe, self._model_folder, ledger, logs=logs) as self._parts:
-                    self._reader = FleetReader(self._parts.fleets_by_name(), {}, "the rollout process")
+                    fleets, playing = self._parts.fleets_by_name(), self._parts.environments.playing
+                    self._reader = FleetReader(fleets, {}, "the rollout process")
                     self._files = BatchFiles(self._folder.trajectories if self._folder else None, ledger)
                     self._go_on(ledger)
-                    while True:
-                        await self._answer(*await self._calls.get())
+                    async with shown(fleets, playing, self._folder.fleet_file if self._folder else None):
+                        while True:
+                            await self._answer(*await self._calls.get())
         except Exception as failure:
             self._connection.send(("error", type(failure).__name__, _in_words(failure)))
             raise
