@@ -21,8 +21,8 @@ from rocknroll.dashboard.sources import READ_ONLY, ReadOnly
 from rocknroll.sandbox.client import AsyncClient
 from rocknroll.sandbox.site import Site
 
-MANY, FEW = 60, 8
-"""Real sandboxes. 200 work as well, and take two cores four times as long; test_top_keys finds one among 200."""
+MANY, FEW = 200, 8
+"""Real sandboxes."""
 
 
 @pytest.fixture

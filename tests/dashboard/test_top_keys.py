@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from waiting_top import until
 
 from rocknroll.dashboard.app import Dashboard
 from rocknroll.dashboard.dialogs import ColumnPicker, Confirm, Help
+from rocknroll.dashboard.grid import GUTTER, HEADER
 from rocknroll.dashboard.pages import EpisodePage, SandboxPage, TextPage
 from rocknroll.dashboard.snapshot import Snapshot
 from rocknroll.dashboard.source import Source
@@ -20,6 +22,8 @@ from rocknroll.dashboard.sources import READ_ONLY, ReadOnly
 from rocknroll.dashboard.verdict import Level
 
 ILL = 137
+FRAME = {"#292929", "#c5c8c6"}
+"""Colours of Rich's pictures, whatever is drawn in them."""
 
 
 def of_200() -> Pretence:
@@ -94,6 +98,24 @@ async def test_the_cursor_and_the_marks_stay_with_their_sandboxes() -> None:
         await until(pilot, lambda: isinstance(app.screen, ColumnPicker))
         await pilot.press("space", "enter")
         assert "state" not in [column.key for column in grid.listing.columns]
+
+
+@pytest.mark.asyncio
+async def test_the_mouse_moves_opens_and_sorts() -> None:
+    async with opened(of_200()) as (app, pilot):
+        await pilot.press("2")
+        grid = app.view.grid
+        assert grid is not None
+        await pilot.click(grid, offset=(5, HEADER + 3))
+        assert grid.listing.cursor_key == "box-3"
+        state = GUTTER + grid.listing.columns[0].width + 1
+        await pilot.click(grid, offset=(state, 0))
+        assert grid.listing.sorted_by == "state" and grid.listing.visible[0].id == f"box-{ILL}"
+        await pilot.click(grid, offset=(state, 0))
+        assert grid.listing.reverse and grid.listing.visible[-1].id == f"box-{ILL}"
+        await pilot.press("S", "g")
+        await pilot.click(grid, offset=(5, HEADER), times=2)
+        await until(pilot, lambda: isinstance(app.screen, SandboxPage) and f"box-{ILL}" in screen(app))
 
 
 @pytest.mark.asyncio
@@ -208,6 +230,43 @@ async def test_ascii_draws_nothing_else() -> None:
             await pilot.press(key)
             await pilot.pause()
             assert screen(app).isascii()
+
+
+def colours(app: Dashboard) -> set[str]:
+    """Every colour that is drawn now, but those of the picture's frame and of blanks that have none."""
+    svg = app.export_screenshot()
+    return {*re.findall(r"-r\d+ { fill: (#\w{6})", svg), *re.findall(r'<rect fill="(#\w{6})" x="[^"]*" y', svg)} - FRAME
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["1", "2", "4", "7"])
+async def test_no_color_takes_the_colours(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    async with opened(of_200()) as (app, pilot):
+        await pilot.press(key)
+        await pilot.pause()
+        assert any(len({one[1:3], one[3:5], one[5:]}) > 1 for one in colours(app))
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with opened(of_200()) as (app, pilot):
+        await pilot.press(key)
+        await pilot.pause()
+        assert colours(app) and all(one[1:3] == one[3:5] == one[5:] for one in colours(app))
+
+
+@pytest.mark.asyncio
+async def test_a_theme_colours_what_is_drawn() -> None:
+    drawn = []
+    for theme in ("textual-dark", "textual-light", "nord"):
+        app = Dashboard(of_200(), theme=theme, interval_s=0.2)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await until(pilot, lambda app=app: app.verdict is not None)
+            await pilot.press("2")
+            await pilot.pause()
+            drawn.append(colours(app))
+            app.theme = "gruvbox"  # as the command palette does
+            await pilot.pause()
+            drawn.append(colours(app))
+    assert drawn[1] == drawn[3] == drawn[5], "a theme that is chosen later leaves nothing of the one before"
+    assert len({frozenset(one) for one in drawn}) == 4
 
 
 @pytest.mark.asyncio

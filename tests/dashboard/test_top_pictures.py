@@ -16,6 +16,7 @@ from pretence import ALERT, NOW, Pretence, fleet, run, sandboxes
 from test_top_keys import opened, screen
 from waiting_top import until
 
+from rocknroll.dashboard.demo.pictures import draw
 from rocknroll.dashboard.snapshot import Snapshot
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -54,3 +55,12 @@ async def test_a_picture_is_as_it_was(key: str, name: str, sign: str, size: tupl
         file.parent.mkdir(exist_ok=True)
         file.write_text(drawn, encoding="utf-8")
     assert drawn == file.read_text(encoding="utf-8"), f"{file.name} is drawn differently; see {UPDATE} in this file"
+
+
+@pytest.mark.asyncio
+async def test_the_readmes_pictures_are_the_demo_as_it_is_now(tmp_path: Path) -> None:
+    await draw(tmp_path)
+    kept = Path(__file__).parents[2] / "docs" / "pictures"
+    assert {file.name for file in kept.iterdir()} == {file.name for file in tmp_path.iterdir()}
+    for file in tmp_path.iterdir():
+        assert file.read_text() == (kept / file.name).read_text(), f"{file.name} is out of date: `make pictures`"
