@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rocknroll.trainer.demand import Bundle, first_line, learner_demand, missing
 from rocknroll.trainer.errors import ClusterTooSmall, LearnerRankLost
-from rocknroll.trainer.rank_processes import ENDING_S, LOADING_S, RankTask
+from rocknroll.trainer.rank_processes import ENDING_S, LOADING_S, RankTask, hanging
 
 
 class RankActors:
@@ -83,6 +83,12 @@ class RankActors:
                 fell_over = "RuntimeError" in why  # its connection to the one that died broke
                 found.append((fell_over, f"Learner rank {rank} of {self._size} ({self._where[rank]}) {why}"))
         return min(found)[1] if found else None
+
+    def silent(self, within_s: float) -> str | None:
+        _, running = ray.wait(list(self._runs.values()), num_returns=len(self._runs), timeout=within_s)
+        return hanging(
+            [f"{rank} ({self._where[rank]})" for rank, run in self._runs.items() if run in running], self._size
+        )
 
     def stop(self) -> None:
         if self._runs:

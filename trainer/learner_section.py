@@ -74,7 +74,9 @@ class LearnerSection(Section):
     parallel: Literal["ddp", "fsdp2"] = "ddp"
     """What several ranks do with the weights: each has them whole, or each has a shard."""
     restarts: NonNegativeInt = 2
-    """Times that the learner goes on from its last checkpoint after a rank died, before the run ends."""
+    """Times that the learner goes on from its last checkpoint after a rank died or hung, before the run ends."""
+    rank_timeout_s: PositiveFloat = 600.0
+    """A rank for which the others wait for so long in the middle of a batch hangs, and is killed."""
     stream: bool = False
     """Synchronous training only: gradients accumulate while the rest of the batch is still being played."""
 

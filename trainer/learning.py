@@ -1,7 +1,7 @@
 """A recipe's learner, with all its ranks: this process is rank 0, the others are started here and end with it.
 
-A rank that dies breaks the connections of the others, so rank 0 fails in its next exchange with them; what is raised
-then is the death of that rank, by name, and not how it was noticed.
+A rank that dies breaks the connections of the others, so rank 0 fails in its next exchange with them; one that hangs
+lets that exchange time out. What is raised then names that rank, and not how it was noticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from rocknroll.trainer.recipe import Recipe
 from rocknroll.trainer.stream import Stream
 
 DYING_S = 10.0
-"""How long a rank whose connection broke is given to be seen dead."""
+"""How long ranks whose exchange failed are given to end."""
+TIMED_OUT = "Timed out"
+"""What gloo's errors say then."""
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def learner_of(
     """Rank 0 of the learner, whose other ranks begin to learn when it does (with `resume` as the task says).
 
     Raises:
-        LearnerRankLost: another rank died, before or within the context.
+        LearnerRankLost: another rank died or hung, before or within the context.
         ClusterTooSmall: the ranks are to be on a cluster that has too little for them.
         PolicyError: the policy cannot be loaded.
         ClusterUnavailable: the cluster that is meant is not there, or does not take this process.
@@ -47,10 +49,11 @@ def learner_of(
     with _others_of(task) as (others, store, device):
         try:
             others.ready()
-            with joined(store, 0, size, device, 0) as ranks:
+            with joined(store, 0, size, device, 0, task.recipe.learner.rank_timeout_s) as ranks:
                 yield rank_of(task, stream, ranks, device, on_iteration)
         except RuntimeError as broken:
-            lost = others.first_dead(DYING_S)
+            hung = others.silent(DYING_S) if TIMED_OUT in str(broken) else None
+            lost = hung or others.first_dead(DYING_S)
             others.kill()
             if lost is None:
                 raise
@@ -95,7 +98,7 @@ def follow(
     device = device or device_of(task.recipe, rank)
     store = meeting_at(host, port, size)
     ready()
-    with joined(store, rank, size, device, rank) as ranks:
+    with joined(store, rank, size, device, rank, task.recipe.learner.rank_timeout_s) as ranks:
         rank_of(task, FollowingStream(), ranks, device).learn(resume=task.resume)
 
 

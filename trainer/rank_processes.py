@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ class OtherRanks(Protocol):
 
     def first_dead(self, within_s: float) -> str | None:
         """Which rank is dead, or dies within that time, and of what, as a sentence; None: all live."""
+
+    def silent(self, within_s: float) -> str | None:
+        """Which ranks have not ended after that time, though all others wait for them in vain; None: all have."""
 
     def stop(self) -> None:
         """End all; those that have learned their last step get the time to end by themselves."""
@@ -101,6 +105,13 @@ class RankProcesses:
         dead.sort(key=lambda rank: (self._processes[rank].exitcode or 0) > 0)
         return self._obituary(dead[0]) if dead else None
 
+    def silent(self, within_s: float) -> str | None:
+        deadline_s = time.monotonic() + within_s
+        for process in self._processes.values():
+            process.join(max(0.0, deadline_s - time.monotonic()))
+        alive = [f"{rank} (process {one.pid})" for rank, one in self._processes.items() if one.is_alive()]
+        return hanging(alive, self._size)
+
     def stop(self) -> None:
         for process in self._processes.values():
             process.join(ENDING_S)
@@ -131,6 +142,11 @@ class RankProcesses:
         said = self._hear(rank)
         why = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed ({said or f'exit code {code}'})"
         return f"Learner rank {rank} of {self._size} (process {process.pid}) {why}."
+
+
+def hanging(ranks: Sequence[str], size: int) -> str | None:
+    """What is said of ranks that hang."""
+    return f"Learner rank {', '.join(ranks)} of {size} did not answer the others." if ranks else None
 
 
 def _serve(connection: Connection, task: RankTask, rank: int, size: int, host: str, port: int) -> None:

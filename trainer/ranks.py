@@ -2,7 +2,8 @@
 
 Rank 0 talks to the rollouts and writes files. Every rank is handed the same batches, works on its share of them
 (`sharding.py`), and adds or merges what the shares come to, so that after each step all hold the same state. Python
-objects travel over gloo, in a group that waits for as long as a batch takes; gradients go through DDP or FSDP2.
+objects travel over gloo; gradients go through DDP or FSDP2. Rank 0 may be waited for as long as a batch takes; in what
+all ranks do at the same time, one that is silent for `learner.rank_timeout_s` has failed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from rocknroll.trainer.stream import Batch
 from rocknroll.trainer.trajectory import Group
 
 PATIENCE = timedelta(days=30)
-"""How long ranks wait for rank 0, which may wait for a batch or play an evaluation; a rank that died is noticed by the
-others in their next exchange, because its connections break."""
+"""How long ranks wait for rank 0, which may wait for a batch or play an evaluation; its death they notice at once,
+because their connections to it break."""
 JOINING = timedelta(minutes=5)
 """How long ranks wait for one another at the start, when all have loaded their libraries and their model."""
 
@@ -38,8 +39,10 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    group: Any = None
-    """Their process group for objects."""
+    objects: Any = None
+    """Their process group for objects, of what all do at the same time."""
+    patient: Any = None
+    """Their process group for waiting for rank 0."""
 
     @property
     def leads(self) -> bool:
@@ -50,8 +53,9 @@ class Ranks:
         """What rank 0 was called with."""
         if self.size == 1:
             return value
+        self._await_rank_0()
         box = [value if self.leads else None]
-        dist.broadcast_object_list(box, src=0, group=self.group)
+        dist.broadcast_object_list(box, src=0, group=self.objects)
         handed: T = box[0]  # type: ignore[assignment]
         return handed
 
@@ -60,7 +64,7 @@ class Ranks:
         if self.size == 1:
             return dict(part)
         parts: list[Any] = [None] * self.size
-        dist.all_gather_object(parts, dict(part), group=self.group)
+        dist.all_gather_object(parts, dict(part), group=self.objects)
         return {key: value for own in parts for key, value in own.items()}
 
     def collected(self, part: T) -> list[T]:
@@ -68,7 +72,7 @@ class Ranks:
         if self.size == 1:
             return [part]
         parts: list[Any] | None = [None] * self.size if self.leads else None
-        dist.gather_object(part, parts, dst=0, group=self.group)
+        dist.gather_object(part, parts, dst=0, group=self.objects)
         return parts or []
 
     def total(self, value: Tensor) -> Tensor:
@@ -95,7 +99,12 @@ class Ranks:
     def wait(self) -> None:
         """Until every rank is here."""
         if self.size > 1:
-            dist.barrier(group=self.group)
+            self._await_rank_0()
+            dist.barrier(group=self.objects)
+
+    def _await_rank_0(self) -> None:
+        """So little is sent that rank 0 never waits here for anybody else."""
+        dist.broadcast(torch.zeros(1), src=0, group=self.patient)
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
@@ -115,10 +124,12 @@ def meeting_at(host: str, port: int, size: int) -> TCPStore:
 
 
 @contextmanager
-def joined(store: TCPStore, rank: int, size: int, device: torch.device, local_rank: int) -> Iterator[Ranks]:
+def joined(
+    store: TCPStore, rank: int, size: int, device: torch.device, local_rank: int, timeout_s: float
+) -> Iterator[Ranks]:
     """Be one of the ranks that meet at `store`, in the environment that torchrun would give, until the end.
 
-    `local_rank`: this rank's number among those of its node.
+    `local_rank`: this rank's number among those of its node. `timeout_s`: for which one may be silent in what all do.
 
     Raises:
         RuntimeError: the others do not come.
@@ -137,9 +148,13 @@ def joined(store: TCPStore, rank: int, size: int, device: torch.device, local_ra
         torch.cuda.set_device(device)
     try:
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=JOINING)
+        timeout = timedelta(seconds=timeout_s)
+        store.set(f"rank {rank}", "here")
+        store.wait([f"rank {each}" for each in range(size)], JOINING)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         try:
-            yield Ranks(rank, size, dist.new_group(backend="gloo", timeout=PATIENCE))
+            objects = dist.new_group(backend="gloo", timeout=timeout)
+            yield Ranks(rank, size, objects, dist.new_group(backend="gloo", timeout=PATIENCE))
         finally:
             dist.destroy_process_group()
     finally:

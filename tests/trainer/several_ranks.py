@@ -77,7 +77,7 @@ class Second:
         store = meeting_point(LOCALHOST, 2)
         self._connection.send((task, store.port))
         try:
-            with joined(store, 0, 2, CPU, 0) as ranks:
+            with joined(store, 0, 2, CPU, 0, task.recipe.learner.rank_timeout_s) as ranks:
                 learner = rank_of(task, stream, ranks, CPU)  # type: ignore[arg-type]
                 on_learner(learner)
                 learner.learn(resume=task.resume)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -82,22 +83,40 @@ def test_two_ranks_on_two_nodes_give_the_loss_of_one(cluster: Any, policy: Path,
     assert two.calls == one.calls
 
 
-def test_an_actor_that_is_killed_ends_the_run_by_name(cluster: Any, policy: Path, tmp_path: Path) -> None:
-    def kill(version: int) -> None:
+@pytest.mark.parametrize(
+    ("struck", "said"),
+    [
+        (signal.SIGKILL, r"rank 1 of 2 \(process \d+ on node \S+\) died"),
+        (signal.SIGSTOP, r"rank 1 \(process \d+ on node \S+\) of 2 did not answer the others"),
+    ],
+    ids=["dies", "hangs"],
+)
+def test_an_actor_that_dies_or_hangs_ends_the_run_by_name(
+    cluster: Any, policy: Path, tmp_path: Path, struck: signal.Signals, said: str
+) -> None:
+    victims: list[int] = []
+
+    def strike(version: int) -> None:
         if version == 1:
             # Of a process that ends meanwhile there is no command line.
             found = psutil.process_iter(["cmdline"])
             (victim,) = [p for p in found if "ray::RankActor" in " ".join(p.info["cmdline"] or [])]
-            os.kill(victim.pid, signal.SIGKILL)
+            victims.append(victim.pid)
+            os.kill(victim.pid, struck)
 
     stream = Recording(batches)
-    stream.on_batch = kill
-    placed = task(tmp_path, policy, learner={"ranks": 2}, cluster={"address": cluster.address})
+    stream.on_batch = strike
+    ranks = {"ranks": 2, "rank_timeout_s": 15.0}
+    placed = task(tmp_path, policy, learner=ranks, cluster={"address": cluster.address})
     with (
-        pytest.raises(LearnerRankLost, match=r"rank 1 of 2 \(process \d+ on node \S+\) died"),
+        pytest.raises(LearnerRankLost, match=said),
         learner_of(placed, stream) as learner,  # type: ignore[arg-type]
     ):
         learner.learn()
+    deadline_s = time.monotonic() + 60
+    while not gone(victims[0]):
+        assert time.monotonic() < deadline_s, "the actor is left behind"
+        time.sleep(0.05)
 
 
 def test_a_cluster_that_is_too_small_is_told_with_what_is_missing(cluster: Any, policy: Path, tmp_path: Path) -> None:

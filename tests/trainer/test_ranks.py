@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,33 @@ def test_a_rank_that_is_killed_ends_the_run_by_name(policy: Path, tmp_path: Path
     assert str(killed[0]) in str(lost.value)
     assert not orphans()
     assert stream.calls[-1] == "stop"
+
+
+def test_a_rank_that_hangs_is_named_and_killed(policy: Path, tmp_path: Path) -> None:
+    hung: list[int] = []
+
+    def hang(version: int) -> None:
+        if version == 2:
+            hung.extend(orphans())
+            os.kill(hung[0], signal.SIGSTOP)
+
+    stream = Recording(batches)
+    stream.on_batch = hang
+    stuck = task(tmp_path, policy, learner={**TWO, "rank_timeout_s": 15.0})
+    with (
+        pytest.raises(LearnerRankLost, match=r"rank 1 \(process \d+\) of 2 did not answer the others") as lost,
+        learner_of(stuck, stream) as learner,  # type: ignore[arg-type]
+    ):
+        learner.learn()
+    assert [str(pid) in str(lost.value) for pid in hung] == [True]
+    assert not orphans()
+
+
+def test_rank_0_is_waited_for_while_it_waits_for_a_batch(other: Second, policy: Path, tmp_path: Path) -> None:
+    stream = Recording(batches)
+    stream.on_batch = lambda version: time.sleep(12.0) if version == 1 else None
+    other.learn(task(tmp_path, policy, learner={**TWO, "rank_timeout_s": 10.0, "iterations": 2}), stream)
+    assert len(rows(tmp_path)) == 2
 
 
 def test_a_rank_that_cannot_begin_ends_the_run_with_its_reason(
