@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(lo
 
 MODELS = [cases.model(seed) for seed in range(3)]
 PROMPT = [5, 6, 7, 8, 9]
+LENGTH = cases.SHAPE.max_length
+SOME, LONG = 600, LENGTH - 50
+"""Tokens of requests that are still under way when a test has seen them begin, however busy the machine is."""
 EXACT = 1e-4
 """How far log-probabilities may be off in float32; measured: 1e-6. The models themselves are far apart."""
 
@@ -43,8 +46,9 @@ async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VLL
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def engine(started: VLLMEngine) -> VLLMEngine:
-    """The server, with the weights of version 0."""
+    """The server, with the weights of version 0; it works, whatever the test before has left behind."""
     await started.update_weights(MODELS[0].state_dict(), 0, "abort")
+    await started.resume()
     return started
 
 
@@ -60,6 +64,7 @@ async def under_way(engine: VLLMEngine, count: int, tokens: int) -> AsyncIterato
     requests = [ask([*PROMPT, n], name=f"long{n}", trajectory=str(n), seed=n, max_tokens=tokens) for n in range(count)]
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
     while await decoded(engine) < before + 10 * count:
+        assert not any(task.done() for task in tasks), "they ended while nobody looked"
         await asyncio.sleep(0.005)
     yield tasks
 
@@ -135,17 +140,17 @@ async def test_choices_are_sampled_among_what_continues_them(engine: VLLMEngine)
 
 
 async def test_aborted_request_returns_what_it_has_and_frees_its_place(engine: VLLMEngine) -> None:
-    async with under_way(engine, 1, tokens=490) as (task,):
+    async with under_way(engine, 1, tokens=LONG) as (task,):
         await engine.abort("long0")
         answer = await task
-    assert answer.finish_reason == "abort" and 10 <= len(answer.token_ids) < 490
+    assert answer.finish_reason == "abort" and 10 <= len(answer.token_ids) < LONG
     assert answer.logprobs == pytest.approx(fresh_logprobs(MODELS[0], [*PROMPT, 0], answer.token_ids), abs=EXACT)
     await engine.abort("nobody")
     assert (await engine.generate(ask(PROMPT))).finish_reason == "length"
 
 
 async def test_cancelled_request_leaves_the_server(engine: VLLMEngine) -> None:
-    async with under_way(engine, 1, tokens=490) as (task,):
+    async with under_way(engine, 1, tokens=LONG) as (task,):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -174,7 +179,7 @@ async def test_new_weights_change_tokens_and_logprobs(engine: VLLMEngine, as_fil
 
 
 async def test_requests_wait_while_the_engine_is_suspended(engine: VLLMEngine) -> None:
-    async with under_way(engine, 1, tokens=200) as (begun,):
+    async with under_way(engine, 1, tokens=SOME) as (begun,):
         await engine.suspend()
         before = await decoded(engine)
         waiting = asyncio.create_task(engine.generate(ask(PROMPT, name="waiting")))
@@ -189,7 +194,7 @@ async def test_requests_wait_while_the_engine_is_suspended(engine: VLLMEngine) -
 @pytest.mark.parametrize("suspended", [True, False])
 @pytest.mark.parametrize("mode", ["abort", "keep", "recompute"])
 async def test_requests_under_way_do_what_the_mode_says(engine: VLLMEngine, mode: InFlight, suspended: bool) -> None:
-    async with under_way(engine, 4, tokens=200) as tasks:
+    async with under_way(engine, 4, tokens=SOME) as tasks:
         if suspended:
             await engine.suspend()
         await engine.update_weights(MODELS[2].state_dict(), 2, mode)
@@ -202,7 +207,7 @@ async def test_requests_under_way_do_what_the_mode_says(engine: VLLMEngine, mode
         cut = answer.finish_reason == "abort"
         swap = answer.versions.index(2) if 2 in answer.versions else len(answer.versions)
         assert answer.versions == (0,) * swap + (2,) * (len(answer.versions) - swap)
-        assert (cut, swap < len(answer.versions), len(answer.versions) == 200) == {
+        assert (cut, swap < len(answer.versions), len(answer.versions) == SOME) == {
             "abort": (True, False, False),
             "keep": (False, False, True),
             "recompute": (False, True, True),
@@ -301,7 +306,7 @@ async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     ("request_", "complaint"),
     [
         (ask([]), "prompt is empty"),
-        (ask([5] * 512), "do not fit into 512"),
+        (ask([5] * LENGTH), f"do not fit into {LENGTH}"),
         (ask([10_000]), "outside the vocabulary"),
         (ask(PROMPT, temperature=0.001), "temperature 0 or at 0.01 and more"),
         (ask(PROMPT, top_p=0.0), "impossible sampling"),
@@ -315,5 +320,5 @@ async def test_requests_that_cannot_be_served_are_refused(
 
 
 async def test_context_fills_up_to_its_end(engine: VLLMEngine) -> None:
-    answer = await engine.generate(ask([5] * 500, max_tokens=100))
+    answer = await engine.generate(ask([5] * (LENGTH - 12), max_tokens=100))
     assert (len(answer.token_ids), answer.finish_reason) == (12, "length")
