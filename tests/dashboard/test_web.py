@@ -150,7 +150,6 @@ def test_without_textual_serve_it_is_said_how_to_get_it(monkeypatch: pytest.Monk
         web.serve(["demo"])
 
 
-@pytest.mark.long
 def test_a_browser_shows_it_and_a_key_works(served: Served, tmp_path: Path) -> None:
     command = installed()
     if command is None:
@@ -167,7 +166,7 @@ def test_a_browser_shows_it_and_a_key_works(served: Served, tmp_path: Path) -> N
         assert page.evaluate("location.href") == f"http://{served.origin}/"
         page.received = b""
         page.press("?")
-        page.until(lambda: HELP in page.received, "the key opens the help")
+        page.until(lambda: HELP in page.received, "the key opens the help, without a click before it")
         ARTEFACTS.mkdir(exist_ok=True)
         seen = page.screenshot()
         (ARTEFACTS / "dashboard-in-a-browser.png").write_bytes(seen)

@@ -131,7 +131,7 @@ def composed(folder: Path, client: docker.APIClient, *images: str) -> Iterator[C
         try:
             client.inspect_image(image)
         except NotFound:
-            missing(f"there is no image {image}; .ci/compose-image and `rock image build` make them")
+            missing(f"there is no image {image}; `make compose-image` and `rock image build` make them")
     project = Composed(folder, client)
     try:
         yield project

@@ -89,7 +89,6 @@ def test_a_service_that_opens_up_is_noticed(
     assert open_to_attack(changed) == {f"{service}: {fault}"}
 
 
-@pytest.mark.long
 def test_a_composed_manager_leases_containers_is_scraped_and_takes_over_after_a_kill(
     client: docker.APIClient, host_folder: Path
 ) -> None:
@@ -141,7 +140,6 @@ def ask(url: str) -> Callable[[str], list[float]]:
     return query
 
 
-@pytest.mark.long
 def test_a_composed_run_trains_and_is_shown_beside_a_ray_head(client: docker.APIClient, host_folder: Path) -> None:
     with composed(host_folder, client) as project:
         project.run("up", "--detach", "--no-build", "ray", "tensorboard")
