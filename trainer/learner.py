@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from rocknroll.trainer.checkpoint import (
     CheckpointError,
-    PendingBatch,
     newest_checkpoint,
     promote,
     read_state,
@@ -42,8 +40,9 @@ from rocknroll.trainer.credit.section import CreditSection
 from rocknroll.trainer.critics import Critics
 from rocknroll.trainer.critics_section import CriticsSection
 from rocknroll.trainer.errors import LearnerDiverged
-from rocknroll.trainer.experience import Experience, Minibatch, learnable, prepare
+from rocknroll.trainer.experience import Experience, Minibatch, learnable
 from rocknroll.trainer.insights import write_insights
+from rocknroll.trainer.intake import Intake
 from rocknroll.trainer.interrupts import interruptible
 from rocknroll.trainer.iteration_record import IterationRecord
 from rocknroll.trainer.learner_section import LearnerSection
@@ -51,15 +50,13 @@ from rocknroll.trainer.metrics_log import MetricsLog
 from rocknroll.trainer.packed_attention import use_packed_attention
 from rocknroll.trainer.passes import Passes
 from rocknroll.trainer.policy import save_policy
+from rocknroll.trainer.preparation import Preparation
 from rocknroll.trainer.ranks import Ranks, whole_state
 from rocknroll.trainer.stream import Batch, Stream, StreamStopped
 from rocknroll.trainer.training_arguments import tensorboard, training_arguments
 from rocknroll.trainer.trl_compat import StreamTrainer, disable_dropout_in_model
-from rocknroll.trainer.valuation import Valuation
 
 __all__ = ["Batch", "Learner", "Stream", "StreamStopped"]
-
-T = TypeVar("T")
 
 SHARDED_FILE = "pytorch_model_fsdp.bin"
 """What accelerate calls the weights of a model that FSDP has sharded."""
@@ -107,12 +104,11 @@ class Learner(StreamTrainer):
         self._on_iteration = on_iteration
         self._num_groups = num_groups
         self._ranks = ranks or Ranks()
+        self._intake = Intake(stream, self._ranks)
         self._passes = Passes(section, temperature, self._ranks)
         self._metrics = MetricsLog(run_dir / "metrics.jsonl")
         self._current: Experience | None = None
         self._record = IterationRecord()
-        self._stop_requested = threading.Event()
-        self._waiting = False
         self._staging: Path | None = None
         self._saved_step = -1
         self._whole: Mapping[str, Tensor] | None = None
@@ -133,6 +129,7 @@ class Learner(StreamTrainer):
                 seed=seed,
                 ranks=self._ranks,
             )
+        self._preparation = Preparation(section, self._comparisons, self._critics, seed)
         super().__init__(
             model=model,
             args=training_arguments(
@@ -161,7 +158,7 @@ class Learner(StreamTrainer):
             LearnerDiverged: a loss or gradient is not finite.
         """
         torch.set_num_threads(self.section.threads)
-        heeding = interruptible(self.request_stop, lambda: self._waiting) if self._ranks.leads else nullcontext()
+        heeding = interruptible(self.request_stop, lambda: self._intake.waiting) if self._ranks.leads else nullcontext()
         with heeding as interrupted:
             try:
                 self._train(newest_checkpoint(self._checkpoints) if resume else None)
@@ -176,7 +173,7 @@ class Learner(StreamTrainer):
 
         A learner that waits for a batch ends when that batch arrives or the stream raises StreamStopped.
         """
-        self._stop_requested.set()
+        self._intake.request_stop()
 
     def save_policy(self, folder: Path) -> None:
         """Write model and tokenizer as a folder that `load_policy` reads."""
@@ -261,6 +258,7 @@ class Learner(StreamTrainer):
         if "train_runtime" in logs:
             return
         record, self._record = self._record, IterationRecord()
+        record.wait_s = self._intake.take_waited_s()
         of_ranks = self._ranks.collected(record.tokens)
         if not self._ranks.leads:
             return
@@ -312,7 +310,7 @@ class Learner(StreamTrainer):
         if self._ranks.leads:
             self._metrics.keep_until(state.version)
         if state.pending is not None:
-            self._current = self._restore(state.pending)
+            self._current = self._preparation.restored(state.pending, state.version)
 
     # What the flow of batches needs.
 
@@ -327,14 +325,14 @@ class Learner(StreamTrainer):
                 try:
                     self._current = self._receive()
                 except (StreamStopped, KeyboardInterrupt):
-                    self._stop_requested.set()
+                    self._intake.request_stop()
                     return
             yield self._current.minibatches[self._current.steps_done]
 
     def _receive(self) -> Experience:
         """Wait for the next batch and compute what its steps need from forward passes of the weights as they are."""
         loss, seen = self._accumulate_as_groups_come() if self.section.stream else (None, [])
-        batch = self._next_batch()
+        batch = self._intake.next_batch(self.version)
         as_streamed = sorted(group.id for group in batch.groups) == sorted(seen)
         if loss is not None and not as_streamed:
             # Others finished in time to be taken instead: train on what the batch is.
@@ -346,23 +344,6 @@ class Learner(StreamTrainer):
         experience.streamed_loss = loss if as_streamed else None
         self._comparisons.keep(self.version)
         return experience
-
-    def _next_batch(self) -> Batch:
-        """What rank 0 is given, at every rank.
-
-        Raises:
-            StreamStopped: no batch will come, or rank 0 was interrupted while it waited.
-        """
-        batch: Batch | None = None
-        if self._ranks.leads:
-            try:
-                batch = self._wait(lambda: self._stream.next_batch(self.version))
-            except (StreamStopped, KeyboardInterrupt):
-                self._stop_requested.set()
-        batch = self._ranks.broadcast(batch)
-        if batch is None:
-            raise StreamStopped
-        return batch
 
     def _note_insights(self, experience: Experience) -> None:
         if self._ranks.leads:
@@ -377,9 +358,7 @@ class Learner(StreamTrainer):
         total, seen = torch.zeros((), device=self.args.device), list[str]()
         try:
             while len(seen) < self._num_groups:
-                if self._stop_requested.is_set():
-                    raise StreamStopped
-                ready = self._wait(lambda: self._stream.ready_groups(self.version, len(seen)))
+                ready = self._intake.ready_groups(self.version, len(seen))
                 for group in ready[: self._num_groups - len(seen)]:
                     part = self._prepared(Batch((group,)))
                     began = time.perf_counter()
@@ -392,44 +371,12 @@ class Learner(StreamTrainer):
             raise
         return total, seen
 
-    def _wait(self, wanted: Callable[[], T]) -> T:
-        """What the stream gives; Ctrl-C ends the wait."""
-        began = time.perf_counter()
-        self._waiting = True
-        try:
-            return wanted()
-        finally:
-            self._waiting = False
-            self._record.wait_s += time.perf_counter() - began
-
     def _prepared(self, batch: Batch, *, score: bool = True) -> Experience:
         """The batch ready to train on; `score`: with the log-probabilities that its losses compare."""
         began = time.perf_counter()
-        valuation = None if self._critics is None else self._critics.judge(learnable(batch), self.version)
-        experience = self._experience(batch, valuation)
-        if score:
-            self._comparisons.score(experience)
+        experience = self._preparation.prepared(batch, self.version, score=score)
         self._record.prepare_s += time.perf_counter() - began
         return experience
-
-    def _restore(self, pending: PendingBatch) -> Experience:
-        batch = Batch(groups=pending.groups, metrics=pending.metrics)
-        experience = self._experience(batch, pending.valuation)
-        if len(experience.minibatches) != pending.steps:
-            raise CheckpointError(
-                f"the checkpoint was taken within a batch of {pending.steps} optimiser steps, and the recipe now asks "
-                f"for {len(experience.minibatches)}: resume with the `epochs` and `minibatches` it was started with"
-            )
-        experience.steps_done = pending.steps_done
-        experience.proximal, experience.reference, experience.past = pending.proximal, pending.reference, pending.past
-        experience.gamma = pending.gamma
-        return experience
-
-    def _experience(self, batch: Batch, valuation: Valuation | None) -> Experience:
-        critics = None if self._critics is None else self._critics.section
-        return prepare(
-            batch, self.section, version=self.version, seed=self.args.seed, critics=critics, valuation=valuation
-        )
 
     def begin(self, resumed: bool) -> None:
         """Before the first step: the reference policy, the engine's weights, the rollouts."""
@@ -458,12 +405,12 @@ class Learner(StreamTrainer):
             control.should_log = True
             last = self.version == self.section.iterations
             control.should_save = last or self.version % self._checkpoint_every == 0
-        if self._ranks.broadcast(self._stop_requested.is_set()):
+        if self._intake.stopping():
             control.should_save = control.should_training_stop = True
 
     def after_stream(self, control: Any) -> None:
         """When the stream gave no more: end, and save what no step has saved."""
-        if self._ranks.broadcast(self._stop_requested.is_set()):
+        if self._intake.stopping():
             control.should_training_stop = True
             control.should_save = self.state.global_step != self._saved_step
 

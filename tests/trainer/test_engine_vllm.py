@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(lo
 MODELS = [cases.model(seed) for seed in range(3)]
 PROMPT = [5, 6, 7, 8, 9]
 LENGTH = cases.SHAPE.max_length
-SOME, LONG = 600, LENGTH - 50
+SOME, LONG = 900, LENGTH - 50
 """Tokens of requests that are still under way when a test has seen them begin, however busy the machine is."""
 EXACT = 1e-4
 """How far log-probabilities may be off in float32; measured: 1e-6. The models themselves are far apart."""
@@ -59,20 +59,40 @@ def expected(version: int, request: Request, answer: Generation) -> list[float]:
 
 @asynccontextmanager
 async def under_way(engine: VLLMEngine, count: int, tokens: int) -> AsyncIterator[list[asyncio.Task[Generation]]]:
-    """Long requests that have some of their tokens."""
-    before = await decoded(engine)
+    """Long requests, each of which has some of its tokens."""
     requests = [ask([*PROMPT, n], name=f"long{n}", trajectory=str(n), seed=n, max_tokens=tokens) for n in range(count)]
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-    while await decoded(engine) < before + 10 * count:
-        assert not any(task.done() for task in tasks), "they ended while nobody looked"
-        await asyncio.sleep(0.005)
+
+    async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+        while not await condition():
+            assert not any(task.done() for task in tasks), "they ended while nobody looked"
+            await asyncio.sleep(0.005)
+
+    async def all_run() -> bool:
+        return await running(engine) == count
+
+    async def all_have_some() -> bool:
+        return await decoded(engine) >= before + 10 * count
+
+    await until(all_run)
+    before = await decoded(engine)  # from here on each step of the server decodes a token of each
+    await until(all_have_some)
     yield tasks
 
 
 async def decoded(engine: VLLMEngine) -> float:
     """Tokens that the server generated so far, unfinished requests included."""
+    return await figure(engine, "vllm:generation_tokens_total{")
+
+
+async def running(engine: VLLMEngine) -> float:
+    """Requests that the server works on."""
+    return await figure(engine, "vllm:num_requests_running{")
+
+
+async def figure(engine: VLLMEngine, name: str) -> float:
     told = await engine._connected()._http.get("/metrics")
-    (line,) = (line for line in told.text.splitlines() if line.startswith("vllm:generation_tokens_total"))
+    (line,) = (line for line in told.text.splitlines() if line.startswith(name))
     return float(line.split()[-1])
 
 
@@ -154,11 +174,7 @@ async def test_cancelled_request_leaves_the_server(engine: VLLMEngine) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    client = engine._connected()
-    while "vllm:num_requests_running" in (running := (await client._http.get("/metrics")).text):
-        (line,) = (line for line in running.splitlines() if line.startswith("vllm:num_requests_running{"))
-        if float(line.split()[-1]) == 0:
-            break
+    while await running(engine):
         await asyncio.sleep(0.02)
     assert not engine._calls
 
@@ -194,7 +210,7 @@ async def test_requests_wait_while_the_engine_is_suspended(engine: VLLMEngine) -
 @pytest.mark.parametrize("suspended", [True, False])
 @pytest.mark.parametrize("mode", ["abort", "keep", "recompute"])
 async def test_requests_under_way_do_what_the_mode_says(engine: VLLMEngine, mode: InFlight, suspended: bool) -> None:
-    async with under_way(engine, 4, tokens=SOME) as tasks:
+    async with under_way(engine, 4, tokens=LONG if mode == "abort" else SOME) as tasks:
         if suspended:
             await engine.suspend()
         await engine.update_weights(MODELS[2].state_dict(), 2, mode)

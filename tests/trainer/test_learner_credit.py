@@ -29,13 +29,13 @@ def section(kind: str = "coupled", **settings: Any) -> CreditSection:
 def experiences(subject: Learner) -> list[Experience]:
     """Every batch that the learner trains on, as it was at its first step."""
     seen: list[Experience] = []
-    prepared = subject._prepared
+    prepared = subject._preparation.prepared
 
     def keep(*arguments: Any, **options: Any) -> Experience:
         seen.append(prepared(*arguments, **options))
         return seen[-1]
 
-    subject._prepared = keep  # type: ignore[method-assign]
+    subject._preparation.prepared = keep  # type: ignore[method-assign]
     return seen
 
 
