@@ -109,7 +109,9 @@ class Terminal:
     def at_rest(self) -> str:
         """The screen, once it has not changed for a moment."""
         before, now = "", self.shown()
+        deadline_s = time.monotonic() + WAIT_S
         while now != before:
+            assert time.monotonic() < deadline_s, f"it never comes to rest\n{now}"
             time.sleep(REST_S)
             before, now = now, self.shown()
         return now
