@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rocknroll.sandbox.alerts.board import Board
 from rocknroll.sandbox.alerts.rule import Alert, Reading
-from rocknroll.trainer.alerts.readings import PINNED_BATCHES, SHORTEST_USUAL_S, TrainingReader
+from rocknroll.trainer.alerts.readings import PINNED_BATCHES, SHORTEST_USUAL_S, TIMED, TrainingReader
 from rocknroll.trainer.alerts.rules import TRAINING_RULES, training_rules
 from rocknroll.trainer.alerts.section import TrainingRuleChanges
 from rocknroll.trainer.alerts.watch import RunWatch
@@ -54,10 +54,25 @@ def test_a_run_in_which_nothing_is_finished_for_three_usual_iterations_stalls() 
     assert judged(reader, 1_101.0) == {"stall"}
 
 
-def test_before_an_iteration_was_timed_the_episode_timeout_is_the_measure() -> None:
+def test_before_iterations_were_timed_the_episode_timeout_is_the_measure() -> None:
     reader = TrainingReader(recipe(rollout={"episode_timeout_s": 50.0}), [], 0.0)
     assert judged(reader, 149.0) == set()
     assert judged(reader, 150.0) == {"stall"}
+    for at in range(1, 1 + TIMED):  # one less was timed: there was no iteration before the first
+        reader.iteration({"iteration": at}, 10.0 * at)
+    ended = 10.0 * TIMED
+    assert judged(reader, ended + 149.0) == set()
+    assert judged(reader, ended + 150.0) == {"stall"}
+    reader.iteration({"iteration": 1 + TIMED}, ended + 10.0)
+    assert judged(reader, ended + 10.0 + 3 * SHORTEST_USUAL_S) == {"stall"}
+
+
+def test_a_run_whose_first_iterations_are_long_has_their_time_for_its_measure() -> None:
+    reader = TrainingReader(recipe(rollout={"episode_timeout_s": 50.0}), [], 0.0)
+    reader.iteration({"iteration": 1}, 100.0)
+    reader.iteration({"iteration": 2}, 300.0)
+    assert judged(reader, 899.0) == set()
+    assert judged(reader, 900.0) == {"stall"}
 
 
 def test_a_pause_of_seconds_is_no_stall_however_short_iterations_are() -> None:

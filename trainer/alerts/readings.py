@@ -15,6 +15,8 @@ from rocknroll.trainer.recipe import Recipe
 SUBJECT = "the run"
 USUAL_OF = 10
 """Iterations whose median time is the usual one."""
+TIMED = 3
+"""So many must have been timed before their median counts alone: one or two say little on a machine with other work."""
 SHORTEST_USUAL_S = 10.0
 """A pause of seconds between iterations of a second each (a checkpoint, another program on the machine) is no stall."""
 PINNED_BATCHES = 5
@@ -57,16 +59,19 @@ class TrainingReader:
         """Everything that there is to read."""
         usual_s = self._usual_s()
         silent_s = now - self._alive_at
-        detail = f"{silent_s:.0f} s ago the last episode or iteration ended, an iteration takes {usual_s:.0f} s"
+        detail = (
+            f"{silent_s:.0f} s ago the last episode or iteration ended, an iteration is taken to last {usual_s:.0f} s"
+        )
         yield Reading(STALL.name, SUBJECT, silent_s / usual_s, detail)
         yield from self._staleness()
         yield from self._entropy()
         yield from self._cheating()
 
     def _usual_s(self) -> float:
-        """Until an iteration was timed, the time after which an episode is given up is all that is known."""
+        """Until some iterations were timed, it is at least the time after which an episode is given up."""
         times = [later - earlier for earlier, later in pairwise(self._ended_at)]
-        return max(median(times), SHORTEST_USUAL_S) if times else self._unknown_s
+        least_s = SHORTEST_USUAL_S if len(times) >= TIMED else self._unknown_s
+        return max(median(times), least_s) if times else least_s
 
     def _staleness(self) -> Iterator[Reading]:
         last = self._rows[-PINNED_BATCHES:]
