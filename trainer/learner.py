@@ -384,6 +384,7 @@ class Learner(StreamTrainer):
         if resumed:
             self._stream.publish(self.version, self._comparisons.published(self.version))
         self._stream.start()
+        self._ranks.wait()  # rank 0 may have waited for the rollouts
 
     def after_step(self, control: Any) -> None:
         """Count the step; after a batch's last one publish, log and perhaps save."""
@@ -399,6 +400,7 @@ class Learner(StreamTrainer):
             began = time.perf_counter()
             self._stream.publish(self.version, whole_state(self._policy))
             self._record.publish_s += time.perf_counter() - began
+            self._ranks.wait()  # rank 0 may have waited for the engine
             if self._critics is not None:
                 self._critics.after_policy(learnable(Batch(experience.groups)), self.version - 1)
             self._record.batch = experience.metrics

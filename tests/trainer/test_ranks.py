@@ -22,6 +22,7 @@ from rocknroll.trainer.learner import Learner
 from rocknroll.trainer.learning import learner_of, rank_of
 from rocknroll.trainer.policy import load_policy
 from rocknroll.trainer.ranks import Ranks
+from rocknroll.trainer.stream import Batch
 
 CLOSE = 1e-5
 TWO = {"ranks": 2}
@@ -191,10 +192,33 @@ def test_a_rank_that_hangs_is_named_and_killed(policy: Path, tmp_path: Path) -> 
     assert not orphans()
 
 
-def test_rank_0_is_waited_for_while_it_waits_for_a_batch(other: Second, policy: Path, tmp_path: Path) -> None:
-    stream = Recording(batches)
-    stream.on_batch = lambda version: time.sleep(12.0) if version == 1 else None
-    other.learn(task(tmp_path, policy, learner={**TWO, "rank_timeout_s": 10.0, "iterations": 2}), stream)
+class Slow(Recording):
+    """Takes longer than ranks are silent for, once, in one of its calls."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(batches)
+        self.where = where
+
+    def next_batch(self, version: int) -> Batch:
+        if (self.where, version) == ("batch", 1):
+            time.sleep(12.0)
+        return super().next_batch(version)
+
+    def publish(self, version: int, state: Mapping[str, Tensor]) -> None:
+        if (self.where, version) == ("publish", 1):
+            time.sleep(12.0)
+        super().publish(version, state)
+
+
+@pytest.mark.parametrize("where", ["batch", "publish"])
+def test_rank_0_is_waited_for_while_it_waits_for_others(
+    other: Second, policy: Path, tmp_path: Path, where: str
+) -> None:
+    settings = {
+        "critics": {**ASYPPO["critics"], "update": "after"},
+        "learner": {**ASYPPO["learner"], **TWO, "rank_timeout_s": 10.0, "iterations": 2},
+    }
+    other.learn(task(tmp_path, policy, **settings), Slow(where))
     assert len(rows(tmp_path)) == 2
 
 
