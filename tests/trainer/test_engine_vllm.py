@@ -19,6 +19,7 @@ from rocknroll.trainer.controller import write_weights
 from rocknroll.trainer.engines.base import EngineError, Generation, InFlight, Request
 from rocknroll.trainer.engines.vllm.client import Client
 from rocknroll.trainer.engines.vllm.engine import VLLMEngine
+from rocknroll.trainer.engines.vllm.server import Server
 from rocknroll.trainer.engines.weights_file import WeightsFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -316,6 +317,12 @@ async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         pass
     finally:
         writer.close()
+
+
+async def test_sockets_of_the_servers_processes_go_with_its_folder(engine: VLLMEngine) -> None:
+    assert isinstance(engine._server, Server)
+    sockets = {file for file in engine._server.address.parent.iterdir() if file.is_socket()}
+    assert len(sockets) > 1 and engine._server.address in sockets
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,15 @@ class Server:
         devices: Sequence[int] | None = None,
     ) -> None:
         """`devices`: the accelerators it gets; None: all that this process sees."""
-        self._folder = Path(tempfile.mkdtemp(prefix="rocknroll-vllm-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="vllm-"))
         self.address = self._folder / "http.sock"
         self.log = log or self._folder / "server.log"
         held_to = ",".join(map(str, cores or ()))
         served = command_line(section, serving, installation, self.address)
         command = [sys.executable, "-I", str(KEEPER), held_to, *served]
         environment = environment_of(section, installation, devices)
+        # Its processes leave their sockets behind; the paths of sockets are short.
+        environment.setdefault("VLLM_RPC_BASE_PATH", str(self._folder))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log_file:
             self._keeper = subprocess.Popen(
