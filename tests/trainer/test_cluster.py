@@ -217,7 +217,8 @@ async def test_servers_are_placed_reached_by_their_key_alone_and_ended(
 
         two.stop()
         two.stop()
-        assert two.ended and gone(pids[1])
+        assert two.ended
+        await eventually(lambda: gone(pids[1]), "a server that is stopped ends")
         assert not gone(pids[2])
     await eventually(lambda: gone(pids[2]), "what the cluster runs for a run ends with it")
 

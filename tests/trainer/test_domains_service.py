@@ -29,7 +29,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
             "warmstart": {"games": 6, "epochs": 1},
             "sandbox": {"count": 3},
             "engine": {"slots": 3},
-            "rollout": {"num_groups": 3, "group_size": 2, "constrained": True},
+            "rollout": {"num_groups": 3, "group_size": 2, "constrained": True, "async_ratio": 0},
             "report_to": [],
         }
     )

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(lo
 MODELS = [cases.model(seed) for seed in range(3)]
 PROMPT = [5, 6, 7, 8, 9]
 LENGTH = cases.SHAPE.max_length
-SOME, LONG = 900, LENGTH - 50
+SOME, LONG = 200, LENGTH - 50
 """Tokens of requests that are still under way when a test has seen them begin, however busy the machine is."""
 EXACT = 1e-4
 """How far log-probabilities may be off in float32; measured: 1e-6. The models themselves are far apart."""
