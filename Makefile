@@ -62,7 +62,10 @@ smoke: setup ## the whole loop at a small size: train, evaluate, look at what wa
 	$(BIN)/roll inspect runs/alfworld-smoke
 
 test: setup ## all tests but the longest; a file's go to one worker, so that what they share is made once
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	status=0; \
+	$(BIN)/pytest -n0 -m "alone and not long" $(ARGS) || [ $$? = 5 ] || status=1; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone and not long" $(ARGS) || status=1; \
+	exit $$status
 
 test-again: setup ## the tests that failed last, one after the other
 	$(BIN)/pytest -n0 --last-failed --last-failed-no-failures none -m "not long" $(ARGS)

@@ -22,13 +22,14 @@ from rocknroll.trainer.engines.vllm.engine import VLLMEngine
 from rocknroll.trainer.engines.vllm.server import Server
 from rocknroll.trainer.engines.weights_file import WeightsFile
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+# Beside other tests vLLM's front answers seconds after its engine has done what is to be stopped in the middle.
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 MODELS = [cases.model(seed) for seed in range(3)]
 PROMPT = [5, 6, 7, 8, 9]
 LENGTH = cases.SHAPE.max_length
 SOME, LONG = 200, LENGTH - 50
-"""Tokens of requests that are still under way when a test has seen them begin, however busy the machine is."""
+"""Tokens of requests that are still under way when a test has seen them begin."""
 EXACT = 1e-4
 """How far log-probabilities may be off in float32; measured: 1e-6. The models themselves are far apart."""
 
