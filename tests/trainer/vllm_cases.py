@@ -22,7 +22,7 @@ from rocknroll.trainer.policy import build_tokenizer, load_policy, make_tiny, sa
 from rocknroll.trainer.tiny_model import TinyModel
 
 SHAPE = TinyModel(hidden_size=64, layers=48, heads=2, kv_heads=1, head_dim=32, intermediate_size=96, max_length=1024)
-"""So deep that a step of the server costs much more than what it says of it: it would say it late."""
+"""So deep that a step costs the server much more than telling of it does, which comes late otherwise."""
 SLOTS = 8
 LIMITS = Limits(start=500.0, generation=120.0, update=60.0)
 TEXT = "you see a desk lamp and take the red mug from shelf 1 2 3 put it in on drawer open close go to look"
