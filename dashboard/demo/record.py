@@ -49,7 +49,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def train(folder: Path) -> RunFolder:
-    """Train in a folder; takes half an hour on two cores.
+    """Train in a folder; takes a quarter of an hour on two cores.
 
     Raises:
         CalledProcessError: the run failed; it has said why.
